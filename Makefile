@@ -1,0 +1,47 @@
+# Every target sets up all that it needs: `make demo` and `make test` work on a fresh clone.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
+
+.PHONY: demo test check format bench clean
+
+$(VENV)/base: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) "pip>=25.1"
+	$(PIP) -e .
+	touch $@
+
+$(VENV)/test: $(VENV)/base
+	$(PIP) torch==2.13.0
+	$(PIP) --group test
+	touch $@
+
+$(VENV)/check: $(VENV)/base
+	$(PIP) --group check
+	touch $@
+
+$(VENV)/demo: $(VENV)/base
+	$(PIP) scikit-learn
+	touch $@
+
+demo: $(VENV)/demo  ## compare two real models on scikit-learn's digits
+	$(BIN)/python examples/digits.py --out demo
+
+test: $(VENV)/test  ## everything, two processes
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+check: $(VENV)/check  ## format, lint, types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(VENV)/check
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(VENV)/test  ## both sides in one run, prints ratios
+	$(BIN)/python benchmarks/compare.py
+
+clean:
+	rm -rf $(VENV) demo dist
