@@ -1,5 +1,62 @@
-"""flipguard: measure, gate and prevent negative flips when a classifier is updated."""
+"""flipguard: measure, gate and prevent negative flips when a classifier is updated.
+
+>>> import flipguard
+>>> old = {"id": [1, 2, 3, 4], "label": [0, 1, 1, 0], "prediction": [0, 1, 1, 1]}
+>>> new = {"id": [1, 2, 3, 4], "label": [0, 1, 1, 0], "prediction": [0, 1, 0, 0]}
+>>> flipguard.compare(old, new).negative_flips
+1
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from flipguard._version import __version__
 
-__all__ = ["__version__"]
+if TYPE_CHECKING:
+    from flipguard.comparison.chain import matrix as matrix
+    from flipguard.comparison.gate import GateSettings as GateSettings
+    from flipguard.comparison.result import Comparison as Comparison
+    from flipguard.comparison.run import compare as compare
+    from flipguard.metrics import Tally as Tally
+    from flipguard.predictions import Predictions as Predictions
+    from flipguard.predictions import read_predictions as read_predictions
+    from flipguard.types import FlipguardError as FlipguardError
+    from flipguard.types import InputError as InputError
+
+# Names are imported when they are first used: `import flipguard` and `flipguard --help` stay fast.
+_HOME = {
+    "Comparison": "flipguard.comparison.result",
+    "FlipguardError": "flipguard.types",
+    "GateSettings": "flipguard.comparison.gate",
+    "InputError": "flipguard.types",
+    "Predictions": "flipguard.predictions",
+    "Tally": "flipguard.metrics",
+    "compare": "flipguard.comparison.run",
+    "matrix": "flipguard.comparison.chain",
+    "read_predictions": "flipguard.predictions",
+}
+
+__all__ = [
+    "Comparison",
+    "FlipguardError",
+    "GateSettings",
+    "InputError",
+    "Predictions",
+    "Tally",
+    "__version__",
+    "compare",
+    "matrix",
+    "read_predictions",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'flipguard' has no attribute '{name}'")
+    value = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

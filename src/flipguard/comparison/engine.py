@@ -1,0 +1,356 @@
+"""DuckDB below the comparison: files become tables of (id, label code, prediction code, …), counted in one pass."""
+
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from flipguard.comparison.classes import Side, Value, Vocabulary
+from flipguard.comparison.expression import (
+    CALIBRATION,
+    CONTRADICTION,
+    MISSING_NEW,
+    MISSING_OLD,
+    ONLY_NEW,
+    ONLY_OLD,
+    OTHER_SPLIT,
+    Plan,
+    counts,
+    duplicates,
+)
+from flipguard.comparison.scores import row_scores
+from flipguard.metrics import OUTCOMES, Tally
+from flipguard.predictions import Predictions
+from flipguard.predictions.read import plain_path
+from flipguard.predictions.table import is_text
+from flipguard.types import InputError
+
+_BLOCK = 65_536
+
+
+@contextmanager
+def engine(memory: str | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A DuckDB that spills to a folder of its own when `memory` (default: half the machine's, at most 4 GB) is full."""
+    if memory is None:
+        physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        memory = f"{min(4 * 10**9, physical // 2)}B"
+    with tempfile.TemporaryDirectory(prefix="flipguard-") as spill:
+        connection = duckdb.connect()
+        try:
+            connection.execute("SET preserve_insertion_order = false")
+            connection.execute("SET temp_directory = ?", [spill])
+            try:
+                connection.execute("SET memory_limit = ?", [memory])
+            except duckdb.Error as error:
+                raise InputError(f"--memory must be a size such as 4GB, not '{memory}'.") from error
+            yield connection
+        except duckdb.Error as error:
+            raise InputError(f"the files cannot be compared: {str(error).strip().splitlines()[0]}") from error
+        finally:
+            connection.close()
+
+
+def quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def register(
+    connection: duckdb.DuckDBPyConnection, predictions: Predictions, view: str, *, scores: bool = False
+) -> None:
+    """Make the rows known to DuckDB under a name, with a column `prediction` whatever the file has.
+
+    `scores` says whether the logits or probabilities of rows in memory must be readable as well.
+    """
+    if not isinstance(predictions.source, pa.Table):
+        paths = [plain_path(path) for path in predictions.source]
+        rows = connection.read_parquet(paths, union_by_name=len(paths) > 1)
+        if "prediction" not in predictions.columns and predictions.scores:
+            best = f"(list_position({predictions.scores}, list_max({predictions.scores})) - 1)::INTEGER"
+            rows = rows.project(f"*, {best} AS prediction")
+        rows.create_view(view)
+        return
+    table = predictions.source
+    if "prediction" not in predictions.columns and predictions.scores:
+        table = table.append_column("prediction", _argmax(predictions))
+    unread = [c for c in ("logits", "probabilities", "features") if not (scores and c == predictions.scores)]
+    table = table.select([c for c in table.column_names if c not in unread])
+    if scores and predictions.scores:
+        place = table.column_names.index(predictions.scores)
+        table = table.set_column(place, predictions.scores, _wide_floats(table.column(place)))
+    connection.register(view, table)
+
+
+def _wide_floats(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """DuckDB does not read 16-bit floats from memory."""
+    kind = pa.float64() if pa.types.is_float64(column.type.value_type) else pa.float32()
+    return column.cast(pa.list_(kind))
+
+
+def _argmax(predictions: Predictions) -> pa.ChunkedArray:
+    assert predictions.scores is not None
+    parts = []
+    for batch in predictions.batches(["id", predictions.scores], size=_BLOCK):
+        values, valid = row_scores(batch.column(1), predictions.score_width, predictions.name, batch.column(0))
+        parts.append(pa.array(values.argmax(axis=1), mask=~valid))
+    return pa.chunked_array(parts)
+
+
+def describe(
+    connection: duckdb.DuckDBPyConnection, predictions: Predictions, view: str, *, observe: bool = False
+) -> Side:
+    """What the file says of classes; class indices are checked against their number on the way.
+
+    `observe` also collects the indices that occur, for a file without class names that is matched by name.
+    """
+    found: dict[str, tuple[str, ...] | None] = {"label": None, "prediction": None}
+    has_indices = False
+    for column in found:
+        if column == "label" and column not in predictions.columns:
+            continue
+        text = column in predictions.columns and is_text(predictions.schema.field(column).type)
+        if not text:
+            has_indices = True
+            below_zero = _check_range(connection, predictions, view, column)
+        if text or (predictions.classes is None and (observe or below_zero)):
+            rows = connection.sql(f"SELECT DISTINCT {column} FROM {view} WHERE {column} IS NOT NULL").fetchall()
+            found[column] = tuple(str(value) for (value,) in rows)
+    return Side(predictions.name, predictions.classes, found["label"], found["prediction"], has_indices)
+
+
+def _check_range(connection: duckdb.DuckDBPyConnection, predictions: Predictions, view: str, column: str) -> bool:
+    """Refuse a class index that is too large for its file; say whether there are negative ones.
+
+    A label beyond the width of the scores is no fault in a file without class names: the other file may know it.
+    """
+    bounds = _stored_bounds(predictions, column)
+    low, high = bounds or connection.sql(f"SELECT min({column}), max({column}) FROM {view}").fetchall()[0]
+    count = predictions.class_count
+    if count is None or low is None or (column == "label" and predictions.classes is None):
+        return low is not None and low < 0
+    if low < 0 or high >= count:
+        bad = low if low < 0 else high
+        row = connection.execute(f"SELECT id FROM {view} WHERE {column} = ? LIMIT 1", [bad]).fetchall()[0]
+        raise InputError(
+            f"{predictions.name}: {column} {bad} (id {row[0]}) is outside its {count} classes (0 to {count - 1})."
+        )
+    return False
+
+
+def _stored_bounds(predictions: Predictions, column: str) -> tuple[int, int] | None:
+    """The smallest and largest value by the statistics in the Parquet footers, where every part has them."""
+    if isinstance(predictions.source, pa.Table) or column not in predictions.columns:
+        return None
+    lows, highs = [], []
+    for path in predictions.source:
+        footer = pq.read_metadata(path)
+        place = footer.schema.names.index(column)
+        for group in range(footer.num_row_groups):
+            statistics = footer.row_group(group).column(place).statistics
+            if statistics is None or not statistics.has_min_max:
+                return None
+            lows.append(statistics.min)
+            highs.append(statistics.max)
+    return (min(lows), max(highs)) if lows else None
+
+
+@dataclass(frozen=True)
+class Sources:
+    """The two files as DuckDB tables ready for the expression, and the plan that fits them."""
+
+    connection: duckdb.DuckDBPyConnection
+    old: duckdb.DuckDBPyRelation
+    new: duckdb.DuckDBPyRelation
+    plan: Plan
+
+
+def coded_table(
+    connection: duckdb.DuckDBPyConnection,
+    predictions: Predictions,
+    view: str,
+    codes: Mapping[Value, int] | None,
+    *,
+    id_as_text: bool,
+    relabelled: str | None = None,
+    aside: str | None = None,
+    scores: bool = False,
+) -> tuple[duckdb.DuckDBPyRelation, frozenset[str]]:
+    """The file with classes as codes, and the names of its columns.
+
+    `relabelled` and `aside` name views of (id, label) that overrule labels, and of (id) to set aside.
+    """
+    key = "CAST(r.id AS VARCHAR)" if id_as_text else "r.id"
+    joins, columns = "", {"id": key}
+    for column in ("label", "prediction"):
+        if column == "label" and column not in predictions.columns:
+            continue
+        columns[column] = f"r.{column}"
+        if codes is not None:
+            text = column in predictions.columns and is_text(predictions.schema.field(column).type)
+            mapping = f"{view}_{column}_codes"
+            connection.register(mapping, _code_table(codes, text=text))
+            joins += f" LEFT JOIN {mapping} ON r.{column} = {mapping}.value"
+            columns[column] = f"{mapping}.code"
+    if relabelled is not None:
+        joins += f" LEFT JOIN {relabelled} ON {key} = {relabelled}.id"
+        columns["label"] = f"coalesce({relabelled}.label, {columns.get('label', 'NULL')})"
+    for column in ("weight", "split", *predictions.slices):
+        if column in predictions.columns:
+            columns[column] = f"r.{quoted(column)}"
+    if aside is not None:
+        joins += f" LEFT JOIN {aside} ON {key} = {aside}.id"
+        columns["split"] = f"CASE WHEN {aside}.id IS NOT NULL THEN 'validation' ELSE {columns.get('split', 'NULL')} END"
+    if predictions.scores and scores:
+        columns["scores"] = f"r.{predictions.scores}"
+    chosen = ", ".join(f"{value} AS {quoted(name)}" for name, value in columns.items())
+    return connection.sql(f"SELECT {chosen} FROM {view} r{joins}"), frozenset(columns)
+
+
+def _code_table(codes: Mapping[Value, int], *, text: bool) -> pa.Table:
+    chosen = {value: code for value, code in codes.items() if isinstance(value, str) == text}
+    kind = pa.string() if text else pa.int64()
+    return pa.table({"value": pa.array(list(chosen), kind), "code": pa.array(list(chosen.values()), pa.int32())})
+
+
+@dataclass(frozen=True)
+class Counted:
+    """The counted groups, as columns: `outcome` (0 to 6), `label` (code, -1 for none), the slices, and the sums."""
+
+    outcome: np.ndarray[Any, np.dtype[np.int64]]
+    label: np.ndarray[Any, np.dtype[np.int64]]
+    count: np.ndarray[Any, np.dtype[np.int64]]
+    missing_old: np.ndarray[Any, np.dtype[np.bool_]]
+    missing_new: np.ndarray[Any, np.dtype[np.bool_]]
+    weight: np.ndarray[Any, np.dtype[np.float64]] | None
+    weight_squared: np.ndarray[Any, np.dtype[np.float64]] | None
+    example: pa.ChunkedArray
+    by: Mapping[str, pa.ChunkedArray]
+    dropped_old: int
+    dropped_new: int
+    calibration: int
+    other_splits: int
+
+    def tally(self, group: np.ndarray[Any, np.dtype[np.int64]], groups: int) -> Tally:
+        """Sum into `groups` groups; group[i] says where row i of the counts goes."""
+        shape = (groups, len(OUTCOMES))
+        cell = group * len(OUTCOMES) + self.outcome
+
+        def summed(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+            total = np.zeros(shape, values.dtype)
+            np.add.at(total.reshape(-1), cell, values)
+            return total
+
+        missing = np.zeros((groups, 2), np.int64)
+        np.add.at(missing[:, 0], group, self.count * self.missing_old)
+        np.add.at(missing[:, 1], group, self.count * self.missing_new)
+        return Tally(
+            count=summed(self.count),
+            missing=missing,
+            weight=summed(self.weight) if self.weight is not None else None,
+            weight_squared=summed(self.weight_squared) if self.weight_squared is not None else None,
+            models=None,
+            pair=None,
+            calibrated=None,
+        )
+
+
+def count(sources: Sources, old: Predictions, new: Predictions, *, on_missing: str, vocabulary: Vocabulary) -> Counted:
+    """Run the expression on DuckDB, and turn the faults it found into errors."""
+    table = counts(sources.old, sources.new, sources.plan).collect("pyarrow").to_native()
+    cell = table["cell"].to_numpy().astype(np.int64)
+    number = table["count"].to_numpy().astype(np.int64)
+    outcome = cell & 15
+    example = table["example"]
+    only_old, only_new = int(number[outcome == ONLY_OLD].sum()), int(number[outcome == ONLY_NEW].sum())
+    matched = int(number.sum()) - only_old - only_new
+    _refuse_duplicates(sources, old, new, duplicates(old.rows, new.rows, matched, only_old, only_new))
+    if only_old or only_new:
+        _refuse_missing(sources, old, new, outcome, example, only_old, only_new, matched, on_missing)
+    contradicting = int(number[(cell & CONTRADICTION) > 0].sum())
+    if contradicting:
+        _refuse_contradiction(sources, old, new, contradicting, vocabulary)
+    kept = outcome < ONLY_OLD
+    if not kept.any():
+        raise InputError(
+            f"no rows are left to compare: all {matched:,} shared ids of {old.name} and {new.name} are set aside."
+            if matched
+            else f"{old.name} and {new.name} share no id."
+        )
+    table = table.filter(pa.array(kept))
+    weighted = "weight" in table.column_names
+    return Counted(
+        outcome=outcome[kept],
+        label=table["label"].fill_null(-1).to_numpy().astype(np.int64),
+        count=number[kept],
+        missing_old=(cell[kept] & MISSING_OLD) > 0,
+        missing_new=(cell[kept] & MISSING_NEW) > 0,
+        weight=table["weight"].fill_null(0.0).to_numpy() if weighted else None,
+        weight_squared=table["weight_squared"].fill_null(0.0).to_numpy() if weighted else None,
+        example=table["example"],
+        by={name: table[name] for name in sources.plan.by},
+        dropped_old=only_old,
+        dropped_new=only_new,
+        calibration=int(number[outcome == CALIBRATION].sum()),
+        other_splits=int(number[outcome == OTHER_SPLIT].sum()),
+    )
+
+
+def _refuse_duplicates(sources: Sources, old: Predictions, new: Predictions, repeated: tuple[bool, bool]) -> None:
+    for predictions, relation, found in zip((old, new), (sources.old, sources.new), repeated, strict=True):
+        if not found:
+            continue
+        twice = relation.aggregate("id, count(*) AS times", "id").filter("times > 1 AND id IS NOT NULL").order("id")
+        first = twice.limit(1).fetchall()
+        if first:
+            raise InputError(
+                f"{predictions.name} has duplicate ids (first: {first[0][0]}, {first[0][1]} times). "
+                "Each id must name one sample: remove the copies."
+            )
+
+
+def _refuse_missing(
+    sources: Sources,
+    old: Predictions,
+    new: Predictions,
+    outcome: np.ndarray[Any, np.dtype[np.int64]],
+    example: pa.ChunkedArray,
+    only_old: int,
+    only_new: int,
+    matched: int,
+    on_missing: str,
+) -> None:
+    for predictions, relation in ((old, sources.old), (new, sources.new)):
+        unnamed = relation.filter("id IS NULL").aggregate("count(*)").fetchall()[0][0]
+        if unnamed:
+            raise InputError(f"{predictions.name} has {unnamed:,} rows without an id: every sample needs one.")
+    if not matched:
+        raise InputError(f"{old.name} and {new.name} share no id: are they predictions on the same data?")
+    if on_missing == "drop":
+        return
+    parts = []
+    for name, number, code in (("old", only_old, ONLY_OLD), ("new", only_new, ONLY_NEW)):
+        if number:
+            first = min(v for v in example.filter(pa.array(outcome == code)).to_pylist() if v is not None)
+            parts.append(f"{number:,} {'is' if number == 1 else 'are'} only in {name} (first: {first})")
+    raise InputError(
+        f"{old.name} has {old.rows:,} ids and {new.name} {new.rows:,}; {', '.join(parts)}. "
+        f"Pass --on-missing drop to compare the {matched:,} shared ones."
+    )
+
+
+def _refuse_contradiction(
+    sources: Sources, old: Predictions, new: Predictions, number: int, vocabulary: Vocabulary
+) -> None:
+    rows = sources.old.set_alias("o").join(sources.new.set_alias("n"), "o.id = n.id AND o.label <> n.label")
+    first = rows.project("o.id, o.label, n.label").order("o.id").limit(1).fetchall()[0]
+    raise InputError(
+        f"{old.name} and {new.name} disagree on {number:,} label{'s' if number > 1 else ''} (first: id {first[0]} is "
+        f"'{vocabulary.name(first[1])}' in old, '{vocabulary.name(first[2])}' in new). "
+        "Pass --labels old, --labels new or --labels FILE to say which are right."
+    )

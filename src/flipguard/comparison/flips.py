@@ -1,0 +1,116 @@
+"""The changed predictions themselves: which samples, from what to what."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+
+from flipguard.comparison.classes import Vocabulary
+from flipguard.comparison.engine import Sources
+from flipguard.comparison.expression import ONLY_OLD, joined
+from flipguard.comparison.result import FlippedSample
+from flipguard.metrics import OUTCOMES
+from flipguard.types import InputError
+
+
+def flipped_samples(flips: pa.Table, vocabulary: Vocabulary) -> list[FlippedSample]:
+    """Rows of a flip table (see stream.FLIP_COLUMNS) with class names for codes."""
+    return [
+        FlippedSample(
+            id=row["id"],
+            label=_name(row["label"], vocabulary),
+            old=_name(row["old"], vocabulary),
+            new=_name(row["new"], vocabulary),
+            old_confidence=_number(row.get("old_confidence")),
+            new_confidence=_number(row.get("new_confidence")),
+            displacement=_number(row.get("displacement")),
+            rank=row.get("rank") or None,
+        )
+        for row in flips.to_pylist()
+    ]
+
+
+def find_flips(sources: Sources, ids: Sequence[int | str]) -> pa.Table:
+    """What both models said about some samples, in the order of `ids`."""
+    if not ids:
+        return pa.table({"id": pa.array([], pa.int64())})
+    wanted = pa.table({"id": pa.array(ids), "place": pa.array(range(len(ids)))})
+    sources.connection.register("wanted", wanted)
+    new = sources.new.set_alias("n").join(sources.connection.table("wanted").set_alias("w"), "n.id = w.id")
+    old = sources.old.set_alias("o")
+    label = [f"{side}.label" for side, table in (("o", sources.old), ("n", sources.new)) if "label" in table.columns]
+    if sources.plan.labels == "new":
+        label.reverse()
+    chosen = f"o.id AS id, coalesce({', '.join(label)}) AS label, o.prediction AS old, n.prediction AS new"
+    rows = new.set_alias("n").join(old, "n.id = o.id")
+    return rows.project(f"{chosen}, place").order("place").to_arrow_table()
+
+
+def changed_rows(sources: Sources) -> pa.Table:
+    """Every compared sample whose prediction changed: id, label, old, new, outcome, weight and slices."""
+    rows = joined(sources.old, sources.new, sources.plan).to_native()
+    changed = ", ".join(str(OUTCOMES.index(n)) for n in _CHANGED)
+    rows = rows.filter(f"cell & 15 < {ONLY_OLD} AND cell & 15 IN ({changed})")
+    columns = ["id", "label", "old", "new", "cell & 15 AS outcome"]
+    columns += [f'"{name}"' for name in rows.columns if name in ("weight", *sources.plan.by)]
+    return rows.project(", ".join(columns)).order("id").to_arrow_table()
+
+
+_CHANGED = ("negative_flip", "positive_flip", "both_wrong_different", "unlabelled_different")
+
+
+def named(flips: pa.Table, vocabulary: Vocabulary, measured: Sequence[pa.Table] = ()) -> pa.Table:
+    """A flip table with names for codes; `measured` adds the confidences, displacement and rank by id."""
+    for column in ("label", "old", "new"):
+        place = flips.column_names.index(column)
+        flips = flips.set_column(place, column, _names(flips[column], vocabulary))
+    place = flips.column_names.index("outcome")
+    flips = flips.set_column(place, "outcome", pa.array(OUTCOMES).take(flips["outcome"].combine_chunks()))
+    if measured:
+        scores = pa.concat_tables(measured).drop_columns(["label", "old", "new", "outcome"])
+        scores = scores.set_column(0, "id", scores["id"].cast(flips["id"].type))
+        flips = flips.join(scores, "id").sort_by("id")
+    return flips
+
+
+def _names(codes: pa.ChunkedArray, vocabulary: Vocabulary) -> pa.ChunkedArray:
+    if vocabulary.names is None:
+        return codes.cast(pa.string())
+    known = pc.if_else(pc.greater_equal(codes, 0), codes, pa.scalar(None, codes.type))
+    return pc.take(pa.array(vocabulary.names), known)
+
+
+def write_flips(flips: pa.Table, path: str | Path) -> None:
+    """Parquet, CSV or JSON lines, by the ending; written beside and renamed."""
+    path = Path(path)
+    writers: dict[str, Any] = {".parquet": pq.write_table, ".csv": pa_csv.write_csv, ".jsonl": _write_json_lines}
+    writer = writers.get(path.suffix.lower())
+    if writer is None:
+        raise InputError(f"{path}: flips are written as .parquet, .csv or .jsonl, by the file's ending.")
+    beside = path.with_name(f".{path.name}.part")
+    try:
+        writer(flips, str(beside))
+        beside.replace(path)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise InputError(f"{path} cannot be written: {error.strerror or error}.") from error
+
+
+def _write_json_lines(flips: pa.Table, path: str) -> None:
+    with Path(path).open("w", encoding="utf-8") as file:
+        for row in flips.to_pylist():
+            file.write(json.dumps(row) + "\n")
+
+
+def _name(code: Any, vocabulary: Vocabulary) -> str | None:
+    return None if code is None or code == -1 else vocabulary.name(int(code))
+
+
+def _number(value: float | None) -> float | None:
+    return None if value is None or not np.isfinite(value) else float(value)

@@ -1,0 +1,209 @@
+"""From a tally to figures with intervals."""
+
+import math
+from typing import Any
+
+import numpy as np
+from scipy import special
+
+from flipguard import metrics, statistics
+from flipguard.comparison.result import Figure, Figures
+from flipguard.metrics import OUTCOMES, RATES, ModelScores, PairScores, Rate, Tally
+
+NEGATIVE, POSITIVE = OUTCOMES.index("negative_flip"), OUTCOMES.index("positive_flip")
+LABELLED = 5
+
+Counts = np.ndarray[Any, np.dtype[Any]]
+
+
+def figure(value: Any, interval: Any = (None, None)) -> Figure | None:
+    """None when there is nothing to estimate from."""
+    number = _finite(value)
+    return None if number is None else Figure(value=number, low=_finite(interval[0]), high=_finite(interval[1]))
+
+
+def _finite(value: Any) -> float | None:
+    return None if value is None or not math.isfinite(value) else float(value)
+
+
+def figures(
+    tally: Tally,
+    *,
+    confidence: float,
+    clusters: Counts | None = None,
+    cost_ratio: float | None = None,
+    displacement: bool = True,
+    ece_intervals: bool = True,
+) -> dict[str, Any]:
+    """The fields of `Figures` for a tally without groups. `clusters`: (K, 7) counts per cluster, if there are any."""
+    count = tally.count
+    labelled = int(count[:LABELLED].sum())
+    found: dict[str, Any] = {
+        "n": int(count.sum()),
+        "labelled": labelled,
+        "negative_flips": int(count[NEGATIVE]),
+        "positive_flips": int(count[POSITIVE]),
+        "missing_old": int(tally.missing[0]),
+        "missing_new": int(tally.missing[1]),
+    }
+    for name, rate in RATES.items():
+        found[name] = rate_figure(count, rate, clusters, confidence)
+    if labelled:
+        found |= _paired(tally, clusters, confidence)
+    if tally.weight is not None:
+        found |= _weighted(tally, confidence)
+    if cost_ratio is not None and labelled:
+        found["flip_cost"] = _flip_cost(tally, cost_ratio, confidence)
+    if tally.models is not None:
+        found |= _model_figures(tally, tally.models, "", confidence, ece_intervals)
+    if tally.calibrated is not None:
+        found |= _model_figures(tally, tally.calibrated, "c", confidence, ece_intervals)
+    if tally.pair is not None:
+        found |= _pair_figures(tally.pair, confidence, displacement)
+    return found
+
+
+def measured(tally: Tally, **options: Any) -> Figures:
+    return Figures(**figures(tally, **options))
+
+
+def rate_figure(count: Counts, rate: Rate, clusters: Counts | None, confidence: float) -> Figure | None:
+    successes, trials = count[list(rate.numerator)].sum(), count[list(rate.denominator)].sum()
+    if not trials:
+        return None
+    interval: statistics.Interval
+    if clusters is None:
+        interval = statistics.clopper_pearson(successes, trials, confidence=confidence)
+    else:
+        interval = statistics.clustered_rate(
+            clusters[:, list(rate.numerator)].sum(axis=1),
+            clusters[:, list(rate.denominator)].sum(axis=1),
+            confidence=confidence,
+        )
+    return figure(successes / trials, interval)
+
+
+def _paired(tally: Tally, clusters: Counts | None, confidence: float) -> dict[str, Any]:
+    """The figures that are functions of the whole multinomial of five."""
+    count = tally.count[:LABELLED]
+    n, negative, positive = count.sum(), count[NEGATIVE], count[POSITIVE]
+    difference = (negative - positive) / n
+    relative = metrics.relative_negative_flip_rate(tally)
+    # Each sample adds as many errors as models got it wrong: 0, 1 or 2.
+    errors = np.array([0, 1, 1, 2, 2])
+    bound = statistics.mean_interval((count * errors).sum(), (count * errors**2).sum(), n, confidence=confidence)
+    found: dict[str, Any] = {"churn_bound": figure(metrics.churn_bound(tally), bound)}
+    if clusters is None:
+        return found | {
+            "error_difference": figure(
+                difference, statistics.error_difference(negative, positive, n, confidence=confidence)
+            ),
+            "relative_negative_flip_rate": figure(
+                relative, statistics.relative_negative_flip_rate(count, confidence=confidence)
+            ),
+            "mcnemar_p": float(statistics.mcnemar_exact(negative, positive)),
+        }
+    per_cluster = clusters[:, :LABELLED]
+    used = per_cluster[per_cluster.sum(axis=1) > 0]
+    covariance, degrees = statistics.clustered_covariance(used), max(len(used) - 1, 0)
+    options: dict[str, Any] = {"degrees_of_freedom": degrees, "confidence": confidence}
+    slope = np.array([0, 1, -1, 0, 0])
+    spread = math.sqrt(max(float(statistics.linear_variance(covariance, slope)), 0.0)) if degrees else math.nan
+    return found | {
+        "error_difference": figure(
+            difference, statistics.error_difference_from_covariance(count / n, covariance, n, **options)
+        ),
+        "relative_negative_flip_rate": figure(
+            relative, statistics.relative_negative_flip_rate_from_covariance(count / n, covariance, n, **options)
+        ),
+        "mcnemar_p": _student_p(difference, spread, degrees),
+    }
+
+
+def _student_p(difference: float, spread: float, degrees: int) -> float | None:
+    """McNemar's question when samples come in clusters: is the difference 0, by its clustered variance?"""
+    if not degrees or math.isnan(spread):
+        return None
+    if spread == 0:
+        return 1.0 if difference == 0 else 0.0
+    return float(2 * special.stdtr(degrees, -abs(difference) / spread))
+
+
+def _weighted(tally: Tally, confidence: float) -> dict[str, Figure | None]:
+    assert tally.weight is not None
+    assert tally.weight_squared is not None
+    found = {}
+    for name in ("error_rate_old", "error_rate_new", "negative_flip_rate", "positive_flip_rate"):
+        numerator, denominator = list(RATES[name].numerator), list(RATES[name].denominator)
+        part, whole = tally.weight[numerator].sum(), tally.weight[denominator].sum()
+        if whole > 0:
+            interval = statistics.weighted_rate(
+                part,
+                tally.weight_squared[numerator].sum(),
+                whole,
+                tally.weight_squared[denominator].sum(),
+                confidence=confidence,
+            )
+            found[f"weighted_{name}"] = figure(part / whole, interval)
+    return found
+
+
+def _flip_cost(tally: Tally, ratio: float, confidence: float) -> Figure | None:
+    """ratio · NFR - PFR with the (linearised) normal interval of a mean of values ratio, -1 and 0."""
+    weight = (tally.weight if tally.weight is not None else tally.count)[:LABELLED]
+    squares = (tally.weight_squared if tally.weight_squared is not None else tally.count)[:LABELLED]
+    value = np.array([0.0, ratio, -1.0, 0.0, 0.0])
+    total = weight.sum()
+    if total <= 0:
+        return None
+    mean = float(metrics.flip_cost(tally, ratio=ratio))
+    spread = math.sqrt(float((squares * (value - mean) ** 2).sum())) / total
+    z = float(special.ndtri((1 + confidence) / 2))
+    return figure(mean, (mean - z * spread, mean + z * spread))
+
+
+def _mean(total: Any, squares: Any, n: Any, confidence: float) -> Figure | None:
+    if not n:
+        return None
+    return figure(total / n, statistics.mean_interval(total, squares, n, confidence=confidence))
+
+
+def _model_figures(tally: Tally, scores: ModelScores, prefix: str, confidence: float, ece: bool) -> dict[str, Any]:
+    """`prefix` is c for the figures after temperature scaling; `ece` says whether calibration errors get intervals."""
+    found: dict[str, Any] = {}
+    for side, name in enumerate(("old", "new")):
+        n, labelled = scores.n[side], scores.labelled[side]
+        found[f"{prefix}nll_{name}"] = _mean(scores.nll[side], scores.nll_squared[side], labelled, confidence)
+        value = metrics.FIGURES[f"{prefix}ece_{name}"](tally)
+        bins = scores.bins[side]
+        found[f"{prefix}ece_{name}"] = figure(
+            value,
+            statistics.expected_calibration_error_interval(bins, confidence=confidence)
+            if ece and labelled
+            else (None, None),
+        )
+        if not prefix:
+            found[f"prediction_confidence_{name}"] = _mean(
+                scores.confidence[side], scores.confidence_squared[side], n, confidence
+            )
+            found[f"predictive_entropy_{name}"] = _mean(
+                scores.entropy[side], scores.entropy_squared[side], n, confidence
+            )
+    return found
+
+
+def _pair_figures(scores: PairScores, confidence: float, displacement: bool) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "surrogate_churn": _mean(scores.surrogate_churn, scores.surrogate_churn_squared, scores.n, confidence),
+        "nll_difference": _mean(scores.nll_difference, scores.nll_difference_squared, scores.labelled, confidence),
+        "flip_rank": [int(number) for number in scores.rank],
+    }
+    if displacement:
+        total, squares, rows = (a.sum() for a in (scores.displacement, scores.displacement_squared, scores.displaced))
+        found["logit_displacement"] = _mean(total, squares, rows, confidence)
+        by_outcome = {
+            name: _mean(scores.displacement[i], scores.displacement_squared[i], scores.displaced[i], confidence)
+            for i, name in enumerate(OUTCOMES)
+        }
+        found["logit_displacement_by_outcome"] = {k: v for k, v in by_outcome.items() if v is not None}
+    return found

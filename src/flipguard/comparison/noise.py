@@ -1,0 +1,89 @@
+"""The noise floor: the flips that retraining alone causes."""
+
+from collections.abc import Mapping, Sequence
+
+from flipguard import statistics
+from flipguard.comparison.classes import Side, Value, Vocabulary
+from flipguard.comparison.engine import Sources, coded_table, describe, register
+from flipguard.comparison.expression import joined
+from flipguard.comparison.result import Figure, Noise
+from flipguard.predictions import Predictions
+from flipguard.types import InputError
+
+_UNKNOWN = -2
+
+
+def noise_floor(
+    sources: Sources,
+    copies: Sequence[Predictions],
+    vocabulary: Vocabulary,
+    *,
+    id_as_text: bool,
+    confidence: float,
+) -> Noise:
+    """Each copy against the old model on the rows of the comparison, with the labels of the comparison.
+
+    A copy that lacks a sample of the comparison is refused: a floor over other samples would be another floor.
+    """
+    connection = sources.connection
+    joined(sources.old, sources.new, sources.plan).to_native().create_view("compared")
+    flips, joins = [], ""
+    for i, copy in enumerate(copies):
+        view = f"copy_{i}"
+        register(connection, copy, f"{view}_rows")
+        codes = _copy_codes(vocabulary, describe(connection, copy, f"{view}_rows"))
+        coded_table(connection, copy, f"{view}_rows", codes, id_as_text=id_as_text)[0].create_view(view)
+        joins += f" LEFT JOIN {view} ON c.id = {view}.id"
+        flips.append(f"(c.cell & 15 <= 1 AND {view}.prediction IS DISTINCT FROM c.label)::INT")
+    lacking = ", ".join(f"count(*) FILTER ({view}_id IS NULL)" for view in _views(copies))
+    rates = ", ".join(f"sum(f{i})" for i in range(len(copies)))
+    columns = ", ".join(
+        [*(f"{f} AS f{i}" for i, f in enumerate(flips)), *(f"{view}.id AS {view}_id" for view in _views(copies))]
+    )
+    share = " + ".join(f"f{i}" for i in range(len(copies)))
+    row = connection.sql(
+        f"""
+        SELECT count(*), sum(x), sum(s), sum(x * x), sum(s * s), sum(x * s), {rates}, {lacking} FROM (
+            SELECT *, ({share}) / {len(copies)}.0 AS s FROM (
+                SELECT (c.cell & 15 = 1)::INT AS x, {columns} FROM compared c{joins} WHERE c.cell & 15 < 5
+            )
+        )
+        """
+    ).fetchall()[0]
+    n, sums, per_copy, missing = row[0], row[1:6], row[6 : 6 + len(copies)], row[6 + len(copies) :]
+    if not n:
+        raise InputError("--noise needs labels: without them no flip is negative.")
+    for copy, number in zip(copies, missing, strict=True):
+        if number:
+            raise InputError(f"{copy.name} lacks {number:,} of the {n:,} samples compared: --noise needs all of them.")
+    copy_rates = [float(total) / n for total in per_copy]
+    x, c, xx, cc, xc = (float(total) for total in sums)
+    found = statistics.noise_excess(n, x, c, xx, cc, xc, copy_rates, confidence=confidence)
+    mean = sum(copy_rates) / len(copy_rates)
+    floor = statistics.mean_interval(c, cc, n, confidence=confidence)
+    return Noise(
+        copies=len(copies),
+        negative_flip_rate=Figure(value=mean, low=max(0.0, float(floor.low)), high=float(floor.high)),
+        rates=copy_rates,
+        excess=Figure(value=found.excess, low=found.low, high=found.high),
+        p=found.p_value,
+        exceeds=found.low > 0,
+    )
+
+
+def _views(copies: Sequence[Predictions]) -> list[str]:
+    return [f"copy_{i}" for i in range(len(copies))]
+
+
+def _copy_codes(vocabulary: Vocabulary, side: Side) -> Mapping[Value, int] | None:
+    """A copy's values as codes of the comparison's vocabulary; a class that it does not have is never right."""
+    text = side.labels is not None or side.predictions is not None
+    if vocabulary.names is None or (not text and side.classes in (None, vocabulary.names)):
+        if text:
+            raise InputError(f"{side.name} holds class names, the compared files hold class indices without names.")
+        return None
+    code = {name: i for i, name in enumerate(vocabulary.names)}
+    values: dict[Value, int] = {i: code.get(name, _UNKNOWN) for i, name in enumerate(side.classes or ())}
+    for name in (*(side.predictions or ()), *(side.labels or ())):
+        values[name] = code.get(name, _UNKNOWN)
+    return values

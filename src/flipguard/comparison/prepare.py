@@ -1,0 +1,274 @@
+"""Everything that is settled before a row is counted: classes, columns, labels, splits, who overrules whom."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from flipguard import statistics
+from flipguard.comparison.classes import Side, Vocabulary, match_classes, read_class_map
+from flipguard.comparison.engine import Sources, coded_table, describe, quoted, register
+from flipguard.comparison.expression import Plan
+from flipguard.comparison.gate import GateSettings
+from flipguard.comparison.scores import as_logits, row_scores
+from flipguard.comparison.stream import Block, aligned_blocks, joined_blocks, same_order
+from flipguard.metrics import fit_temperature
+from flipguard.predictions import Predictions, read_predictions
+from flipguard.predictions.table import plain_type
+from flipguard.types import InputError
+
+MOST_SLICE_VALUES = 100
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a comparison is asked for; the arguments of `compare`."""
+
+    by: tuple[str, ...] | None = None
+    confidence: float = 0.95
+    labels: Any = "agree"
+    class_map: Mapping[str, str] | str | Path | None = None
+    on_missing: str = "error"
+    cluster: str | None = None
+    noise: tuple[Any, ...] = ()
+    calibrate_on: tuple[Any, ...] = ()
+    split: str | None = None
+    correction: statistics.Correction = "holm"
+    alpha: float = 1.0
+    cost_ratio: float | None = None
+    gate: GateSettings = GateSettings()
+    flips: str | Path | None = None
+    memory: str | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.confidence < 1:
+            raise InputError(f"the confidence must lie between 0 and 1, it is {self.confidence:g}.")
+        if self.on_missing not in ("error", "drop"):
+            raise InputError(f"on_missing must be error or drop, not '{self.on_missing}'.")
+        if self.correction not in ("holm", "bh"):
+            raise InputError(f"the correction must be holm or bh, not '{self.correction}'.")
+        if not self.alpha > 0:
+            raise InputError(f"alpha, the exponent of surrogate churn, must be above 0, it is {self.alpha:g}.")
+        if self.cost_ratio is not None and not self.cost_ratio >= 0:
+            raise InputError(f"the cost ratio must not be negative, it is {self.cost_ratio:g}.")
+        if len(self.calibrate_on) > 2:
+            raise InputError(
+                "calibrate_on takes one file of ids, or two prediction files: the old model's, the new one's."
+            )
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Two files, ready to be counted and streamed."""
+
+    old: Predictions
+    new: Predictions
+    sources: Sources
+    vocabulary: Vocabulary
+    slices: tuple[str, ...]
+    aligned: bool
+    id_as_text: bool
+    notes: tuple[str, ...]
+
+    @property
+    def has_scores(self) -> bool:
+        return bool(self.old.scores or self.new.scores)
+
+    def blocks(self) -> Iterator[Block]:
+        """The rows of both files side by side, with their scores."""
+        plan = self.sources.plan
+        if self.aligned:
+            return aligned_blocks(self.old, self.new, plan, self.vocabulary)
+        return joined_blocks(self.sources.old, self.sources.new, plan)
+
+
+def prepare(connection: duckdb.DuckDBPyConnection, old: Predictions, new: Predictions, options: Options) -> Prepared:
+    ids = [plain_type(p.schema.field("id").type) for p in (old, new)]
+    id_as_text = pa.types.is_integer(ids[0]) != pa.types.is_integer(ids[1])
+    overruled = not isinstance(options.labels, str) or options.labels not in ("agree", "old", "new")
+    aside = len(options.calibrate_on) == 1
+    has_scores = bool(old.scores or new.scores)
+    aligned = has_scores and not overruled and not aside and same_order(old, new)
+    joins_scores = has_scores and not aligned
+    for predictions, view in ((old, "old_rows"), (new, "new_rows")):
+        register(connection, predictions, view, scores=joins_scores)
+    vocabulary = _vocabulary(connection, old, new, options)
+    slices, notes = _slices(connection, old, new, options)
+    tables = {
+        "relabelled": _relabelled(connection, options.labels, vocabulary, id_as_text) if overruled else None,
+        "aside": _aside(connection, options.calibrate_on[0], id_as_text) if aside else None,
+    }
+    left, left_columns = coded_table(
+        connection, old, "old_rows", vocabulary.old, id_as_text=id_as_text, scores=joins_scores, **tables
+    )
+    right, right_columns = coded_table(
+        connection, new, "new_rows", vocabulary.new, id_as_text=id_as_text, scores=joins_scores, **tables
+    )
+    plan = Plan(
+        old_columns=left_columns,
+        new_columns=right_columns,
+        labels="agree" if overruled else options.labels,
+        by=tuple(dict.fromkeys((*slices, *([options.cluster] if options.cluster else [])))),
+        split=options.split,
+        scores=joins_scores,
+    )
+    if options.split is not None and not plan.has("split"):
+        raise InputError("--split needs a column 'split' in one of the files, and neither has one.")
+    sources = Sources(connection, left, right, plan)
+    return Prepared(old, new, sources, vocabulary, slices, aligned, id_as_text, (*vocabulary.notes, *notes))
+
+
+def _vocabulary(
+    connection: duckdb.DuckDBPyConnection, old: Predictions, new: Predictions, options: Options
+) -> Vocabulary:
+    class_map = options.class_map
+    if isinstance(class_map, str | Path):
+        class_map = read_class_map(class_map)
+    sides = [describe(connection, old, "old_rows"), describe(connection, new, "new_rows")]
+    named = any(side.classes is not None or side.labels or side.predictions for side in sides) or class_map
+    by_name = class_map or any(side.labels is not None or side.predictions is not None for side in sides)
+    if named and by_name:
+        pairs = ((old, "old_rows"), (new, "new_rows"))
+        sides = [_observed(connection, p, view, side) for (p, view), side in zip(pairs, sides, strict=True)]
+    vocabulary = match_classes(sides[0], sides[1], class_map)
+    _check_labels(sides, vocabulary)
+    _check_width(old, new, vocabulary)
+    return vocabulary
+
+
+def _observed(connection: duckdb.DuckDBPyConnection, predictions: Predictions, view: str, side: Side) -> Side:
+    if side.classes is not None or not side.has_indices:
+        return side
+    return describe(connection, predictions, view, observe=True)
+
+
+def _check_labels(sides: list[Side], vocabulary: Vocabulary) -> None:
+    """A label that no model has as a class can only be a mistake, once both say what their classes are."""
+    if vocabulary.names is None or any(side.classes is None for side in sides):
+        return
+    known = {
+        vocabulary.names[code] for codes in (vocabulary.old_classes, vocabulary.new_classes) for code in codes or ()
+    }
+    for side in sides:
+        mapping = vocabulary.old if side is sides[0] else vocabulary.new
+        for name in side.labels or ():
+            final = vocabulary.names[mapping[name]] if mapping is not None else name
+            if final not in known:
+                close = get_close_matches(final, known, n=1)
+                hint = f" (did you mean '{close[0]}'?)" if close else ""
+                raise InputError(f"{side.name}: the label '{name}' is no class of either model{hint}.")
+
+
+def _check_width(old: Predictions, new: Predictions, vocabulary: Vocabulary) -> None:
+    """Scores must have one column per class name; two files without names must agree on the number of columns."""
+    widths = {}
+    for predictions in (old, new):
+        if predictions.scores:
+            widths[predictions.name] = predictions.score_width
+            if predictions.classes is not None and widths[predictions.name] != len(predictions.classes):
+                raise InputError(
+                    f"{predictions.name}: its rows hold {widths[predictions.name]} scores, "
+                    f"but it names {len(predictions.classes)} classes."
+                )
+    if old.scores and new.scores and vocabulary.match() is None and old.score_width != new.score_width:
+        raise InputError(
+            f"{old.name} has {old.score_width} scores per row and {new.name} {new.score_width}: class names in both files are "
+            "needed to tell which classes are the same."
+        )
+
+
+def _slices(
+    connection: duckdb.DuckDBPyConnection, old: Predictions, new: Predictions, options: Options
+) -> tuple[tuple[str, ...], list[str]]:
+    """The slice columns to group by: those asked for, or every one with few values."""
+    known = {name: p for p in (old, new) for name in p.slices}
+    for name in (*(options.by or ()), *([options.cluster] if options.cluster else ())):
+        if name not in known and name != "label":
+            close = get_close_matches(name, known, n=1)
+            hint = f" Did you mean '{close[0]}'?" if close else f" Columns to slice by: {', '.join(known) or 'none'}."
+            raise InputError(f"neither file has a column '{name}'.{hint}")
+    if options.by is not None:
+        return tuple(dict.fromkeys(name for name in options.by if name != "label")), []
+    chosen: list[str] = []
+    many: list[str] = []
+    for name, predictions in known.items():
+        kind = plain_type(predictions.schema.field(name).type)
+        if name == options.cluster or pa.types.is_nested(kind) or pa.types.is_floating(kind):
+            continue
+        view = "new_rows" if predictions is new else "old_rows"
+        distinct = connection.sql(f"SELECT approx_count_distinct({quoted(name)}) FROM {view}").fetchall()[0][0]
+        (chosen if distinct <= MOST_SLICE_VALUES else many).append(name)
+    notes = [f"not sliced by {name}: it has over {MOST_SLICE_VALUES} values (--by {name} does it)." for name in many]
+    return tuple(chosen), notes
+
+
+def _relabelled(connection: duckdb.DuckDBPyConnection, source: Any, vocabulary: Vocabulary, id_as_text: bool) -> str:
+    """A view of (id, label code) from a file of corrected labels."""
+    labels = read_predictions(source, need="label")
+    table = labels.table(["id", "label"])
+    if vocabulary.names is not None:
+        names = labels_to_names(table["label"], labels, vocabulary)
+        place = pc.index_in(names, value_set=pa.array(vocabulary.names))
+        unknown = pc.and_(place.is_null(), names.is_valid())
+        if pc.any(unknown).as_py():
+            first = names.filter(unknown)[0].as_py()
+            raise InputError(f"{labels.name}: the label '{first}' is no class of either model.")
+        table = table.set_column(1, "label", place)
+    elif not pa.types.is_integer(table["label"].type):
+        raise InputError(f"{labels.name} holds class names, the compared files hold class indices without names.")
+    if id_as_text or not table["id"].type.equals(pa.int64()):
+        table = table.set_column(0, "id", table["id"].cast(pa.string() if id_as_text else table["id"].type))
+    connection.register("relabelled", table)
+    return "relabelled"
+
+
+def labels_to_names(values: pa.ChunkedArray, labels: Predictions, vocabulary: Vocabulary) -> pa.ChunkedArray:
+    """Indices read through the file's own class names, or, without any, through the new model's."""
+    if not pa.types.is_integer(values.type):
+        return values.cast(pa.string())
+    assert vocabulary.names is not None
+    names = labels.classes
+    if names is None:
+        codes = vocabulary.new_classes
+        names = tuple(vocabulary.names[c] for c in codes) if codes is not None else vocabulary.names
+    top = pc.max(values).as_py()
+    if top is not None and top >= len(names):
+        raise InputError(f"{labels.name}: label {top} is outside the {len(names)} classes.")
+    return pc.take(pa.array(names), values)
+
+
+def _aside(connection: duckdb.DuckDBPyConnection, source: Any, id_as_text: bool) -> str:
+    """A view of the ids to calibrate on."""
+    ids = read_predictions(source, need="id").table(["id"])
+    connection.register("aside", ids.set_column(0, "id", ids["id"].cast(pa.string())) if id_as_text else ids)
+    return "aside"
+
+
+def temperature_on(predictions: Predictions) -> float:
+    """The temperature that fits a file of its own, with labels and scores (LatentBE Eq. 23)."""
+    if not predictions.scores or "label" not in predictions.columns:
+        raise InputError(f"{predictions.name} cannot calibrate: it needs labels, and logits or probabilities.")
+    width = predictions.score_width
+    logits, labels = [], []
+    for batch in predictions.batches(["id", "label", predictions.scores], size=65_536):
+        values, valid = row_scores(batch.column(2), width, predictions.name, batch.column(0))
+        column = batch.column(1)
+        if not pa.types.is_integer(column.type):
+            names = predictions.classes or ()
+            column = pc.index_in(column, value_set=pa.array(names, column.type))
+        label = column.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+        use = valid & (label >= 0) & (label < width)
+        logits.append(as_logits(values[use], predictions.scores, predictions.name))
+        labels.append(label[use])
+    rows = np.concatenate(labels)
+    if len(rows) < 2:
+        raise InputError(
+            f"{predictions.name} cannot calibrate: it has no two rows with scores and a label among its classes."
+        )
+    return float(fit_temperature(np.concatenate(logits), rows))

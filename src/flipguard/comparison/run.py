@@ -1,0 +1,298 @@
+"""`compare` and `matrix`: prediction files in, comparisons out."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flipguard import statistics
+from flipguard.comparison.engine import Counted, count, engine
+from flipguard.comparison.flips import changed_rows, find_flips, flipped_samples, named, write_flips
+from flipguard.comparison.gate import GateSettings, judge
+from flipguard.comparison.groups import (
+    Family,
+    Part,
+    adjusted,
+    counted_tally,
+    families,
+    grouped,
+    most_harmed_first,
+    per_cluster,
+    with_scores,
+)
+from flipguard.comparison.measure import figures, measured
+from flipguard.comparison.noise import noise_floor
+from flipguard.comparison.prepare import Options, Prepared, prepare, temperature_on
+from flipguard.comparison.result import Comparison, File, Figures, FlippedSample, Group
+from flipguard.comparison.stream import Scorer, Streamed, fit_temperatures, stream
+from flipguard.metrics import Tally
+from flipguard.predictions import Predictions, read_predictions
+from flipguard.types import InputError
+
+WORST_FLIPS = 10
+
+
+def compare(
+    old: Any,
+    new: Any,
+    *,
+    by: Sequence[str] | None = None,
+    confidence: float = 0.95,
+    labels: Any = "agree",
+    class_map: Mapping[str, str] | str | Path | None = None,
+    on_missing: str = "error",
+    cluster: str | None = None,
+    noise: Sequence[Any] = (),
+    calibrate_on: Sequence[Any] = (),
+    split: str | None = None,
+    correction: statistics.Correction = "holm",
+    alpha: float = 1.0,
+    cost_ratio: float | None = None,
+    gate: GateSettings | Mapping[str, Any] | None = None,
+    flips: str | Path | None = None,
+    memory: str | None = None,
+) -> Comparison:
+    """Compare two models by what they said about the same samples.
+
+    `old` and `new`: a path (Parquet, CSV, NPZ, Arrow, a folder or glob of parts), a data frame, a dict of arrays, or
+    `Predictions`. Rows are aligned by id.
+
+    by            slice columns; by default every further column with at most 100 values
+    labels        whose labels hold: "agree" (a contradiction is an error), "old", "new", or a source with id and label
+    class_map     the old file's class names to the new one's: a dict, or a JSON or CSV file
+    on_missing    "error", or "drop" ids that only one file has
+    cluster       a column whose equal values are not independent samples (one video, one customer)
+    noise         predictions of retrained copies of the old model: the flips that retraining alone causes
+    calibrate_on  a source of ids to fit temperatures on, or the two models' own validation predictions; without it the
+                  rows whose `split` is validation
+    split         compare only rows of this split
+    correction    "holm" or "bh" over classes and over slices
+    alpha         the exponent of surrogate churn
+    cost_ratio    what a negative flip costs, in positive flips, for `flip_cost`
+    gate          thresholds, see GateSettings
+    flips         where to write every changed prediction (.parquet, .csv, .jsonl)
+    memory        what DuckDB may use before it spills to disk, such as "4GB"
+
+    >>> old = {"id": [1, 2, 3, 4], "label": [0, 1, 1, 0], "prediction": [0, 1, 1, 1]}
+    >>> new = {"id": [4, 3, 2, 1], "label": [0, 1, 1, 0], "prediction": [0, 0, 1, 0]}
+    >>> result = compare(old, new)
+    >>> result.negative_flips, result.positive_flips, result.negative_flip_rate.value
+    (1, 1, 0.25)
+    """
+    options = Options(
+        by=None if by is None else tuple(by),
+        confidence=confidence,
+        labels=labels,
+        class_map=class_map,
+        on_missing=on_missing,
+        cluster=cluster,
+        noise=tuple(noise),
+        calibrate_on=tuple(calibrate_on),
+        split=split,
+        correction=correction,
+        alpha=alpha,
+        cost_ratio=cost_ratio,
+        gate=gate if isinstance(gate, GateSettings) else GateSettings(**(gate or {})),
+        flips=flips,
+        memory=memory,
+    )
+    first = read_predictions(old, name=None if isinstance(old, str | Path) else "old")
+    second = read_predictions(new, name=None if isinstance(new, str | Path) else "new")
+    with engine(memory) as connection:
+        prepared = prepare(connection, first, second, options)
+        return _compare(prepared, options)
+
+
+def _compare(prepared: Prepared, options: Options) -> Comparison:
+    counted = count(
+        prepared.sources, prepared.old, prepared.new, on_missing=options.on_missing, vocabulary=prepared.vocabulary
+    )
+    groupings = families(counted, prepared.slices)
+    temperatures = _temperatures(prepared, options)
+    streamed = _stream(prepared, options, groupings, temperatures)
+    scored = streamed.tallies if streamed is not None else (None,) * len(groupings)
+    tallies = [
+        with_scores(counted_tally(family, counted), scores) for family, scores in zip(groupings, scored, strict=True)
+    ]
+    whole = tallies[0].total()
+    clusters = _clusters(counted, options)
+    settings: dict[str, Any] = {
+        "confidence": options.confidence,
+        "cost_ratio": options.cost_ratio,
+        "displacement": prepared.old.scores == prepared.new.scores == "logits",
+    }
+    classes, slices = _groups(prepared, counted, groupings, tallies, options, settings)
+    found = figures(whole, clusters=clusters, **settings)
+    comparison = Comparison(
+        **found,
+        old=_file(prepared.old),
+        new=_file(prepared.new),
+        confidence=options.confidence,
+        cluster=options.cluster,
+        surrogate_churn_alpha=options.alpha,
+        cost_ratio=options.cost_ratio,
+        temperature_old=temperatures[0] if temperatures else None,
+        temperature_new=temperatures[1] if temperatures else None,
+        correction=options.correction,
+        old_classes=_old_classes(prepared, counted, groupings[0], tallies[0], options, settings),
+        classes=classes,
+        slices=slices,
+        worst_flips=_worst_flips(prepared, classes, streamed),
+        noise=_noise(prepared, options),
+        samples_to_significance=_samples_to_significance(found, options),
+        notes=_notes(prepared, counted, whole, options),
+    )
+    comparison = comparison.model_copy(update={"gate": judge(comparison, options.gate)})
+    if options.flips is not None:
+        measures = streamed.flips if streamed is not None else ()
+        write_flips(named(changed_rows(prepared.sources), prepared.vocabulary, measures), options.flips)
+    return comparison
+
+
+def _stream(
+    prepared: Prepared,
+    options: Options,
+    groupings: tuple[Family, ...],
+    temperatures: tuple[float, float] | None,
+) -> Streamed | None:
+    if not prepared.has_scores:
+        return None
+    scorer = Scorer(
+        old=prepared.old,
+        new=prepared.new,
+        vocabulary=prepared.vocabulary,
+        families=groupings,
+        alpha=options.alpha,
+        temperature=temperatures,
+        keep_flips=options.flips is not None,
+        worst=WORST_FLIPS,
+    )
+    return stream(prepared.blocks(), scorer)
+
+
+def _temperatures(prepared: Prepared, options: Options) -> tuple[float, float] | None:
+    if len(options.calibrate_on) == 2:
+        first, second = (read_predictions(source) for source in options.calibrate_on)
+        return temperature_on(first), temperature_on(second)
+    if not (prepared.old.scores and prepared.new.scores and prepared.sources.plan.has("split")):
+        return None
+    found = fit_temperatures(prepared.blocks(), prepared.old, prepared.new, prepared.vocabulary)
+    if found is None and options.calibrate_on:
+        raise InputError("none of the ids to calibrate on is a labelled row of both files.")
+    return found
+
+
+def _clusters(counted: Counted, options: Options) -> Any:
+    if options.cluster is None:
+        return None
+    if counted.by[options.cluster].null_count:
+        raise InputError(f"the column '{options.cluster}' has missing values: every sample must belong to a cluster.")
+    return per_cluster(counted, options.cluster)
+
+
+def _groups(
+    prepared: Prepared,
+    counted: Counted,
+    groupings: tuple[Family, ...],
+    tallies: list[Tally],
+    options: Options,
+    settings: Mapping[str, Any],
+) -> tuple[list[Group], dict[str, list[Group]]]:
+    """Classes, adjusted among themselves, and slices, adjusted over all columns together."""
+    parts: dict[str, list[Part]] = {}
+    for family, tally in zip(groupings, tallies, strict=True):
+        names = [
+            prepared.vocabulary.name(value) if family.name == "label" else str(value)
+            for value in family.values.to_pylist()
+        ]
+        parts[family.name] = grouped(family, tally, counted, names, cluster=options.cluster, **settings)
+    rule: dict[str, Any] = {"confidence": options.confidence, "correction": options.correction}
+    classes = most_harmed_first(adjusted(parts.pop("label"), **rule))
+    together = iter(adjusted([part for column in parts.values() for part in column], **rule))
+    slices = {name: most_harmed_first([next(together) for _ in column]) for name, column in parts.items()}
+    return classes, slices
+
+
+def _old_classes(
+    prepared: Prepared,
+    counted: Counted,
+    family: Family,
+    tally: Tally,
+    options: Options,
+    settings: Mapping[str, Any],
+) -> Figures | None:
+    """The same figures over the samples whose class the old model knows, where it does not know them all."""
+    unknown = prepared.vocabulary.only_new
+    if not unknown:
+        return None
+    kept = [i for i, code in enumerate(family.values.to_pylist()) if code not in unknown]
+    if not kept:
+        return None
+    clusters = None
+    if options.cluster is not None:
+        known = (counted.label >= 0) & ~np.isin(counted.label, list(unknown))
+        clusters = per_cluster(counted, options.cluster, known)
+    return measured(tally[np.array(kept)].total(), clusters=clusters, **settings)
+
+
+def _worst_flips(prepared: Prepared, classes: Sequence[Group], streamed: Streamed | None) -> list[FlippedSample]:
+    """With scores, the flips of which the new model is surest; without, one of each of the classes that hurt most."""
+    if streamed is not None:
+        return flipped_samples(streamed.worst, prepared.vocabulary)
+    ids = [group.example for group in classes if group.example is not None][:WORST_FLIPS]
+    return flipped_samples(find_flips(prepared.sources, ids), prepared.vocabulary)
+
+
+def _noise(prepared: Prepared, options: Options) -> Any:
+    if not options.noise:
+        return None
+    copies = [read_predictions(source) for source in options.noise]
+    return noise_floor(
+        prepared.sources,
+        copies,
+        prepared.vocabulary,
+        id_as_text=prepared.id_as_text,
+        confidence=options.confidence,
+    )
+
+
+def _samples_to_significance(found: Mapping[str, Any], options: Options) -> int | None:
+    p = found.get("mcnemar_p")
+    if p is None or p <= 1 - options.confidence or options.cluster is not None:
+        return None
+    needed = statistics.samples_for_mcnemar(
+        found["negative_flips"], found["positive_flips"], found["labelled"], confidence=options.confidence
+    )
+    return needed if needed is not None and needed > found["labelled"] else None
+
+
+def _notes(prepared: Prepared, counted: Counted, whole: Tally, options: Options) -> list[str]:
+    notes = list(prepared.notes)
+    if counted.dropped_old or counted.dropped_new:
+        notes.append(
+            f"{counted.dropped_old:,} ids that only old has and {counted.dropped_new:,} that only new has were dropped."
+        )
+    for side, number in zip(("old", "new"), whole.missing, strict=True):
+        if number:
+            notes.append(f"{int(number):,} samples have no prediction of the {side} model: they count as wrong.")
+    unlabelled = int(whole.count[5:].sum())
+    if unlabelled:
+        notes.append(f"{unlabelled:,} samples have no label: only churn counts them.")
+    if counted.calibration:
+        notes.append(f"{counted.calibration:,} validation samples were set aside to fit the temperatures.")
+    if counted.other_splits:
+        notes.append(f"{counted.other_splits:,} samples of other splits than '{options.split}' were left out.")
+    if options.cluster is not None and prepared.has_scores:
+        notes.append("intervals of NLL, ECE and the other scores take samples as independent, not as clustered.")
+    return notes
+
+
+def _file(predictions: Predictions) -> File:
+    return File(
+        name=predictions.name,
+        rows=predictions.rows,
+        model=predictions.model,
+        version=predictions.version,
+        fingerprint=predictions.fingerprint,
+    )

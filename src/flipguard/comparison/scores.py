@@ -1,0 +1,54 @@
+"""A column of scores (logits or probabilities, a list per row) as a matrix."""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from flipguard.types import InputError
+
+Matrix = np.ndarray[Any, np.dtype[Any]]
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
+
+# The smallest positive normal float32: a probability of 0 costs at most -log of it, about 87 nats.
+_TINY = np.float32(np.finfo(np.float32).tiny)
+
+
+def row_scores(column: pa.Array, width: int, name: str, ids: pa.Array) -> tuple[Matrix, Mask]:
+    """The (B, C) scores and, per row, whether they are there; a missing row reads as zeros.
+
+    No copy is made of a column without gaps. `name` and `ids` serve the message when a row has another length.
+    """
+    valid = np.asarray(column.is_valid()) if column.null_count else np.ones(len(column), bool)
+    if pa.types.is_fixed_size_list(column.type):
+        if column.type.list_size != width:
+            raise InputError(f"{name}: its rows hold {column.type.list_size} scores, but it has {width} classes.")
+        values = column.values.slice(column.offset * width, len(column) * width)
+    else:
+        lengths = pc.list_value_length(column).fill_null(width).to_numpy()
+        if (lengths != width).any():
+            row = int(np.flatnonzero(lengths != width)[0])
+            raise InputError(
+                f"{name}: id {ids[row]} has {lengths[row]} scores, expected {width}, one per class. Every row needs all."
+            )
+        values = column.flatten() if valid.all() else pc.fill_null(column, [0.0] * width).flatten()
+    if values.null_count:
+        raise InputError(f"{name}: a score within a row is missing. Every row needs one finite number per class.")
+    return values.to_numpy(zero_copy_only=False).reshape(-1, width), valid
+
+
+def as_logits(values: Matrix, kind: str, name: str) -> Matrix:
+    """Logits as they are; probabilities as their logarithm, which the softmax takes back to the probabilities."""
+    if kind == "logits":
+        return values
+    values = values.astype(np.float32, copy=False)
+    total = values.sum(axis=1)
+    if (values < 0).any() or (np.abs(total - 1) > 0.02).any():
+        row = int(np.argmax(np.abs(total - 1)))
+        raise InputError(
+            f"{name}: its probabilities are not all between 0 and 1 with sum 1 (one row sums to {total[row]:.4g}). "
+            "Name the column 'logits' if it holds logits."
+        )
+    result: Matrix = np.log(np.maximum(values, _TINY))
+    return result

@@ -1,0 +1,7 @@
+"""The prediction file: what a model said about a data set, whoever wrote it."""
+
+from flipguard.predictions.fingerprint import fingerprint
+from flipguard.predictions.read import read_predictions
+from flipguard.predictions.table import RESERVED, Predictions
+
+__all__ = ["RESERVED", "Predictions", "fingerprint", "read_predictions"]
