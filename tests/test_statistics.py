@@ -1,6 +1,5 @@
 """The statistics against enumeration, against scipy.stats, and at their edges."""
 
-
 import numpy as np
 import pytest
 from scipy import stats

@@ -1,8 +1,8 @@
 """How often the intervals hold the truth, by simulation over many random truths.
 
 An approximate 95 % interval is accepted between 93.5 % and 96.5 %, on average over truths and, where enough flips are
-expected, for each truth. A simulated coverage from R replications has a standard error of √(0.95 · 0.05 / R); averages are
-allowed 3 of them, single truths (of which there are many) 4.
+expected, for each truth. A simulated coverage from R replications has a standard error of √(0.95 · 0.05 / R);
+averages are allowed 3 of them, single truths (of which there are many) 4.
 """
 
 import numpy as np
@@ -26,7 +26,7 @@ def assert_in_band(coverage, *, replications, errors, band=BAND):
 
 
 def random_truths(rng, number):
-    """Shares of the five outcomes: error 0.5 to 40 %, negative flips 0.1 to 8 %, half to three times as many positive."""
+    """Shares of the five outcomes: error 0.5 to 40 %, negative flips 0.1 to 8 %, 0.5 to 3 times as many positive."""
     error = np.exp(rng.uniform(np.log(0.005), np.log(0.4), number))
     negative = np.exp(rng.uniform(np.log(0.001), np.log(0.08), number))
     positive = negative * np.exp(rng.uniform(-0.7, 1.1, number))
@@ -43,7 +43,7 @@ def relative(p):
 def test_intervals_for_counts(n):
     """Per truth: 10 expected flips of either kind for the difference; 10 both wrong as well for the relative rate."""
     rng = np.random.default_rng(n)
-    truths, repeats = 60, 4000
+    truths, repeats = 120, 4000
     p = random_truths(rng, truths)
     count = rng.multinomial(n, np.repeat(p[:, None], repeats, axis=1))
     flips = n * np.minimum(p[:, 1], p[:, 2]) >= 10
@@ -75,7 +75,6 @@ def clustered_counts(rng, p, repeats, clusters):
     return rng.multinomial(size, share), size, design_effect
 
 
-@pytest.mark.slow
 def test_intervals_for_clusters():
     """200 clusters. Per truth: 10 effective flips of either kind (and 10 both wrong), flips over the design effect."""
     rng = np.random.default_rng(5)
@@ -101,7 +100,6 @@ def test_intervals_for_clusters():
     assert_in_band(coverage[many[:, 1], 2], replications=repeats, errors=4)
 
 
-@pytest.mark.slow
 def test_intervals_for_weights():
     """Log-normal weights (σ up to 0.8), in half of the truths also depending on the outcome."""
     rng = np.random.default_rng(7)
@@ -168,7 +166,6 @@ def calibration_bins(rng, confidence, right, n, repeats):
     return np.stack([np.bincount(cell, w.ravel(), 15 * repeats).reshape(repeats, 15) for w in columns], axis=-1)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["calibrated", "temperature", "shifted", "wavy"])
 def test_calibration_intervals(kind):
     """For a calibrated model covering too often is the price of an interval that starts at 0."""
@@ -204,4 +201,6 @@ def test_noise_excess_seldom_accuses_one_more_copy(copies):
             sums = (x.sum(), c.sum(), (x * x).sum(), (c * c).sum(), (x * c).sum())
             wrong += st.noise_excess(n, *sums, flips[1:].mean(axis=1)).p_value < 0.05
         assert wrong <= stats.binom.ppf(0.9999, repeats, 0.055)
-        assert wrong >= stats.binom.ppf(0.0001, repeats, 0.02), "a test that never speaks is no test"
+        if spread == 10.0:
+            # Where true rates differ widely Student's t is exact and the level is reached, not merely kept.
+            assert wrong >= stats.binom.ppf(0.0001, repeats, 0.035)

@@ -161,6 +161,9 @@ def test_covariance_forms_take_groups_and_know_nothing_of_a_single_cluster():
     low, high = st.error_difference_from_covariance(share, covariance, np.array([100, 100]))
     assert low.shape == high.shape == (2,)
     assert high[1] == pytest.approx(st.error_difference(0, 0, 100).high)
+    copied = st.clustered_covariance(7 * np.eye(5)[np.repeat(np.arange(5), count[1])])
+    got = st.error_difference_from_covariance(share[1], copied, 700)
+    assert got.high == pytest.approx(st.error_difference(0, 0, 99).high), "without flips, as many as the clusters"
     single = st.clustered_covariance(count[:1])
     assert tuple(st.error_difference_from_covariance(share[0], single, 100)) == (-1.0, 1.0)
     assert tuple(st.relative_negative_flip_rate_from_covariance(share[0], single, 100)) == (0.0, np.inf)

@@ -200,7 +200,11 @@ def test_calibration_interval_at_its_edges():
     interval = st.expected_calibration_error_interval
     assert tuple(interval(np.zeros((15, 5)))) == (0.0, 1.0)
     sure = interval([[1000, 1000, 990, 980.1, 990]])
-    assert sure.low < 0.01 < sure.high, "no error in 1000 samples does not prove that there is none"
+    assert sure.high - sure.low > 0.001, "no error in 1000 samples does not prove that there is none"
+    lucky = well_calibrated(3000)
+    lucky[:, 1] += 0.5 * (-1.0) ** np.arange(15)
+    low, high = interval(lucky)
+    assert (low, high) == pytest.approx((0.0, 15 * 0.5 / 3000)), "less than noise alone would show"
     with pytest.raises(InputError, match=r"\(L, 5\)"):
         interval([[1, 1, 1]])
 
@@ -234,6 +238,22 @@ def test_noise_excess_with_copies_that_differ_a_lot_is_students_prediction_inter
     scale = rates.std(ddof=1) * np.sqrt(1 + 1 / 5)
     assert got.p_value == pytest.approx(stats.t.sf(got.excess / scale, 4), rel=0.05)
     assert got.high - got.low == pytest.approx(2 * stats.t.ppf(0.975, 4) * scale, rel=0.05)
+
+
+def test_noise_excess_adds_only_the_row_noise_that_the_copies_do_not_show():
+    rng = np.random.default_rng(3)
+    n, k = 1009, 3
+    prone = np.where(rng.random(n) < 0.1, 0.3, 0.01)
+    copies = (rng.random((k, n)) < prone * np.array([[0.5], [1.0], [1.5]])).astype(float)
+    x = (rng.random(n) < 0.1).astype(float)
+    between = copies.mean(axis=1).var(ddof=1) * (1 + 1 / k)
+    pairs = [(copies[i] - copies[j]).var() / n / 2 for i, j in ((0, 1), (0, 2), (1, 2))]
+    rows = (x - copies.mean(axis=0)).var(ddof=1) / n
+    left = rows - np.mean(pairs) * (1 + 1 / k)
+    assert 0.1 * rows < left < 0.9 * rows, "the case is about a part of the row noise"
+    got = st.noise_excess(*sums(x, copies))
+    expected = np.sqrt(stats.t.ppf(0.975, k - 1) ** 2 * between + stats.norm.ppf(0.975) ** 2 * left)
+    assert got.high - got.excess == pytest.approx(expected, rel=1e-6)
 
 
 def test_noise_excess_interval_and_p_value_agree():

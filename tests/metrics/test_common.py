@@ -3,13 +3,14 @@
 import math
 import warnings
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from flipguard.metrics import FIGURES, OUTCOMES, Tally, figures, flip_cost, tally
+from flipguard.metrics import FIGURES, OUTCOMES, Tally, figures, flip_cost, score_rows, tally
 
 N, C, GROUPS = 211, 7, 5
 TEMPERATURE = (1.3, 0.7)
@@ -201,7 +202,7 @@ def test_the_order_of_rows_does_not_matter(name: str, data: Data) -> None:
 @pytest.mark.parametrize("name", ALL)
 def test_batches_add_up(name: str, data: Data) -> None:
     cuts = [0, 53, 53, 60, 149, N]
-    parts = [data.map(lambda a, s=start, e=stop: a[s:e]).tally() for start, stop in zip(cuts, cuts[1:], strict=False)]
+    parts = [data.map(lambda a, s=start, e=stop: a[s:e]).tally() for start, stop in pairwise(cuts)]
     whole = parts[0]
     for part in parts[1:]:
         whole = whole + part
@@ -286,3 +287,59 @@ def test_figures_are_all_that_the_parts_allow(data: Data) -> None:
     assert set(figures(tally(data.label, data.old, data.new))) == {
         name for name in naive_rates(data) if not name.startswith("weighted") and name != "flip_cost"
     }
+
+
+def rows_of(data: Data) -> Any:
+    return score_rows(
+        data.label,
+        data.old,
+        data.new,
+        old_logits=data.old_logits,
+        new_logits=data.new_logits,
+        alpha=ALPHA,
+        temperature=TEMPERATURE,
+    )
+
+
+@pytest.mark.parametrize("part", ["models", "calibrated"])
+@pytest.mark.parametrize("model", [0, 1])
+def test_sums_of_a_model_are_those_of_its_rows(part: str, model: int, data: Data) -> None:
+    rows, sums = getattr(rows_of(data), part), getattr(data.tally(), part)
+    columns = {name: value[:, model].tolist() for name, value in vars(rows).items()}
+    scored = [row for row in range(N) if columns["scored"][row]]
+    labelled = [row for row in scored if 0 <= data.label[row] < C]
+    assert [sums.n[model], sums.labelled[model]] == [len(scored), len(labelled)]
+    for name, entering in (("nll", labelled), ("confidence", scored), ("entropy", scored)):
+        values = [columns[name][row] for row in entering]
+        close(getattr(sums, name)[model], sum(values))
+        close(getattr(sums, f"{name}_squared")[model], sum(value**2 for value in values))
+    bins = np.zeros((15, 5))
+    for row in labelled:
+        p, right = columns["top_probability"][row], columns["correct"][row]
+        bins[math.ceil(15 * p) - 1] += [1, right, p, p**2, p * right]
+    close(sums.bins[model], bins)
+
+
+def test_sums_of_the_pair_are_those_of_its_rows(data: Data) -> None:
+    rows, pair = rows_of(data), data.tally().pair
+    assert pair is not None
+    scored = ~np.isnan(data.old_logits + data.new_logits).any(1)
+    labelled = scored & (data.label >= 0) & (data.label < C)
+    loss = [nll_of(each, data.label) for each in (data.old_logits, data.new_logits)]
+    difference = [new - old for old, new in zip(*loss, strict=True)]
+    assert [pair.n, pair.labelled] == [scored.sum(), labelled.sum()]
+    close(pair.nll_difference, sum(difference[row] for row in np.flatnonzero(labelled)))
+    close(pair.nll_difference_squared, sum(difference[row] ** 2 for row in np.flatnonzero(labelled)))
+    close(pair.surrogate_churn_squared, sum(value**2 for value in rows.surrogate_churn[scored]))
+    for code in range(len(OUTCOMES)):
+        moved = rows.displacement[scored & (rows.outcome == code)]
+        assert pair.displaced[code] == len(moved)
+        close(pair.displacement_squared[code], sum(value**2 for value in moved))
+    assert pair.rank.sum() == (rows.rank > 0).sum()
+
+
+def nll_of(logits: np.ndarray, label: np.ndarray) -> list[float]:
+    return [
+        -math.log(probabilities(row)[y]) if 0 <= y < C else math.nan
+        for row, y in zip(logits.tolist(), label.tolist(), strict=True)
+    ]

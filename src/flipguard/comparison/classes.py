@@ -181,7 +181,7 @@ def read_class_map(path: str | Path) -> dict[str, str]:
         raise InputError(
             f"the class map {path} must be JSON, or a CSV file with the header old,new and two cells a line."
         )
-    return {before: after for before, after in rows[1:]}
+    return dict(rows[1:])
 
 
 def _nearest(name: str, names: tuple[str, ...]) -> str:

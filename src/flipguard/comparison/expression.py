@@ -21,8 +21,8 @@ class Plan:
     """Which columns the two tables have besides id and prediction, and what to group by.
 
     `labels` says whose label rules: "agree" (both, and a contradiction is a fault), "old" or "new". `by` names slice
-    columns (and the cluster column); each is taken from the new table where that has it, else from the old. With `scores` the
-    joined rows also carry each table's column of that name (the logits or probabilities).
+    columns (and the cluster column); each is taken from the new table where that has it, else from the old. With
+    `scores` the joined rows also carry each table's column of that name (the logits or probabilities).
     """
 
     old_columns: frozenset[str]
@@ -69,14 +69,14 @@ def counts(old: Any, new: Any, plan: Plan) -> nw.LazyFrame[Any]:
     if plan.has("weight"):
         rows = rows.with_columns(weight_squared=nw.col("weight") * nw.col("weight"))
         sums += [nw.col("weight").sum(), nw.col("weight_squared").sum()]
-    counted: nw.LazyFrame[Any] = rows.group_by("cell", "label", *plan.by).agg(*sums)
-    return counted
+    return rows.group_by("cell", "label", *plan.by).agg(*sums)
 
 
 def _prefixed(native: Any, prefix: str, columns: frozenset[str], plan: Plan) -> nw.LazyFrame[Any]:
     optional = ("label", "weight", "split", *(("scores",) if plan.scores else ()), *plan.by)
     kept = ["id", "prediction", *(c for c in optional if c in columns)]
-    return nw.from_native(native).lazy().select(**{f"{prefix}_{c}": nw.col(c) for c in dict.fromkeys(kept)})
+    table: nw.LazyFrame[Any] = nw.from_native(native).lazy()
+    return table.select(**{f"{prefix}_{c}": nw.col(c) for c in dict.fromkeys(kept)})
 
 
 def _either(name: str, plan: Plan) -> nw.Expr:

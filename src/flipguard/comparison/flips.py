@@ -1,10 +1,11 @@
 """The changed predictions themselves: which samples, from what to what."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -36,20 +37,16 @@ def flipped_samples(flips: pa.Table, vocabulary: Vocabulary) -> list[FlippedSamp
     ]
 
 
-def find_flips(sources: Sources, ids: Sequence[int | str]) -> pa.Table:
-    """What both models said about some samples, in the order of `ids`."""
-    if not ids:
-        return pa.table({"id": pa.array([], pa.int64())})
-    wanted = pa.table({"id": pa.array(ids), "place": pa.array(range(len(ids)))})
-    sources.connection.register("wanted", wanted)
-    new = sources.new.set_alias("n").join(sources.connection.table("wanted").set_alias("w"), "n.id = w.id")
-    old = sources.old.set_alias("o")
-    label = [f"{side}.label" for side, table in (("o", sources.old), ("n", sources.new)) if "label" in table.columns]
-    if sources.plan.labels == "new":
-        label.reverse()
-    chosen = f"o.id AS id, coalesce({', '.join(label)}) AS label, o.prediction AS old, n.prediction AS new"
-    rows = new.set_alias("n").join(old, "n.id = o.id")
-    return rows.project(f"{chosen}, place").order("place").to_arrow_table()
+def find_negative_flips(sources: Sources, label_of: Mapping[int | str, int]) -> pa.Table:
+    """What the new model said about some negative flips, in the given order; the old one said the label.
+
+    Only the new file is read, and only ids and predictions of it.
+    """
+    wanted = duckdb.ColumnExpression("id").isin(*(duckdb.ConstantExpression(id_) for id_ in label_of))
+    said = dict(sources.new.filter(wanted).project("id, prediction").fetchall()) if label_of else {}
+    labels = list(label_of.values())
+    new = [said.get(id_) for id_ in label_of]
+    return pa.table({"id": list(label_of), "label": labels, "old": labels, "new": pa.array(new, pa.int64())})
 
 
 def changed_rows(sources: Sources) -> pa.Table:

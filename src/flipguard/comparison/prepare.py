@@ -1,7 +1,7 @@
 """Everything that is settled before a row is counted: classes, columns, labels, splits, who overrules whom."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ class Options:
     correction: statistics.Correction = "holm"
     alpha: float = 1.0
     cost_ratio: float | None = None
-    gate: GateSettings = GateSettings()
+    gate: GateSettings = field(default_factory=GateSettings)
     flips: str | Path | None = None
     memory: str | None = None
 
@@ -178,8 +178,8 @@ def _check_width(old: Predictions, new: Predictions, vocabulary: Vocabulary) -> 
                 )
     if old.scores and new.scores and vocabulary.match() is None and old.score_width != new.score_width:
         raise InputError(
-            f"{old.name} has {old.score_width} scores per row and {new.name} {new.score_width}: class names in both files are "
-            "needed to tell which classes are the same."
+            f"{old.name} has {old.score_width} scores per row and {new.name} {new.score_width}: class names in both "
+            "files are needed to tell which classes are the same."
         )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from flipguard import statistics
 from flipguard.comparison.engine import Counted, count, engine
-from flipguard.comparison.flips import changed_rows, find_flips, flipped_samples, named, write_flips
+from flipguard.comparison.flips import changed_rows, find_negative_flips, flipped_samples, named, write_flips
 from flipguard.comparison.gate import GateSettings, judge
 from flipguard.comparison.groups import (
     Family,
@@ -24,7 +24,7 @@ from flipguard.comparison.groups import (
 from flipguard.comparison.measure import figures, measured
 from flipguard.comparison.noise import noise_floor
 from flipguard.comparison.prepare import Options, Prepared, prepare, temperature_on
-from flipguard.comparison.result import Comparison, File, Figures, FlippedSample, Group
+from flipguard.comparison.result import Comparison, Figures, File, FlippedSample, Group
 from flipguard.comparison.stream import Scorer, Streamed, fit_temperatures, stream
 from flipguard.metrics import Tally
 from flipguard.predictions import Predictions, read_predictions
@@ -138,7 +138,7 @@ def _compare(prepared: Prepared, options: Options) -> Comparison:
         old_classes=_old_classes(prepared, counted, groupings[0], tallies[0], options, settings),
         classes=classes,
         slices=slices,
-        worst_flips=_worst_flips(prepared, classes, streamed),
+        worst_flips=_worst_flips(prepared, counted, classes, streamed),
         noise=_noise(prepared, options),
         samples_to_significance=_samples_to_significance(found, options),
         notes=_notes(prepared, counted, whole, options),
@@ -236,12 +236,17 @@ def _old_classes(
     return measured(tally[np.array(kept)].total(), clusters=clusters, **settings)
 
 
-def _worst_flips(prepared: Prepared, classes: Sequence[Group], streamed: Streamed | None) -> list[FlippedSample]:
+def _worst_flips(
+    prepared: Prepared, counted: Counted, classes: Sequence[Group], streamed: Streamed | None
+) -> list[FlippedSample]:
     """With scores, the flips of which the new model is surest; without, one of each of the classes that hurt most."""
+    vocabulary = prepared.vocabulary
     if streamed is not None:
-        return flipped_samples(streamed.worst, prepared.vocabulary)
-    ids = [group.example for group in classes if group.example is not None][:WORST_FLIPS]
-    return flipped_samples(find_flips(prepared.sources, ids), prepared.vocabulary)
+        return flipped_samples(streamed.worst, vocabulary)
+    code = {vocabulary.name(int(label)): int(label) for label in np.unique(counted.label)}
+    chosen = [group for group in classes if group.example is not None][:WORST_FLIPS]
+    examples = {g.example: code[g.value] for g in chosen if g.example is not None and g.value is not None}
+    return flipped_samples(find_negative_flips(prepared.sources, examples), vocabulary)
 
 
 def _noise(prepared: Prepared, options: Options) -> Any:

@@ -29,9 +29,7 @@ def row_scores(column: pa.Array, width: int, name: str, ids: pa.Array) -> tuple[
         lengths = pc.list_value_length(column).fill_null(width).to_numpy()
         if (lengths != width).any():
             row = int(np.flatnonzero(lengths != width)[0])
-            raise InputError(
-                f"{name}: id {ids[row]} has {lengths[row]} scores, expected {width}, one per class. Every row needs all."
-            )
+            raise InputError(f"{name}: id {ids[row]} has {lengths[row]} scores, expected {width}: one for every class.")
         values = column.flatten() if valid.all() else pc.fill_null(column, [0.0] * width).flatten()
     if values.null_count:
         raise InputError(f"{name}: a score within a row is missing. Every row needs one finite number per class.")

@@ -20,8 +20,8 @@ class FlipMetrics(torchmetrics.Metric):  # type: ignore[misc]
 
     `compute` gives the figures that the batches so far allow, as tensors under their JSON names: those of scores only
     once logits came, the weighted ones only once weights came, the calibrated ones only with `temperature` (old, new).
-    Figures that are not single numbers (`logit_displacement_by_outcome`, `flip_rank`) follow from `tally`. Nothing waits
-    for the device before `compute`.
+    Figures that are not single numbers (`logit_displacement_by_outcome`, `flip_rank`) follow from `tally`. Nothing
+    waits for the device before `compute`.
 
     >>> metric = FlipMetrics()
     >>> metric.update(torch.tensor([0, 1, 1]), torch.tensor([0, 1, 0]), torch.tensor([0, 0, 1]))

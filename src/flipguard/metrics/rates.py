@@ -35,7 +35,12 @@ class Rate:
 
     def of(self, by_outcome: Array) -> Array:
         """The rate from counts (or weights) by outcome: (..., 7) -> (...,)."""
-        return ratio(by_outcome[..., list(self.numerator)].sum(-1), by_outcome[..., list(self.denominator)].sum(-1))
+
+        def total(codes: tuple[int, ...]) -> Array:
+            # A list as an index would be copied to the device, and that waits for it.
+            return sum(by_outcome[..., code] for code in codes)
+
+        return ratio(total(self.numerator), total(self.denominator))
 
 
 _OLD_RIGHT = (BOTH_RIGHT, NEGATIVE_FLIP)

@@ -114,7 +114,8 @@ def _read_parquet(paths: tuple[Path, ...], name: str, need: Need) -> Predictions
         if set(other.names) != set(schema.names):
             differ = sorted(set(other.names) ^ set(schema.names))
             raise InputError(
-                f"{name}: its parts hold different columns ({paths[0].name} and {path.name} differ in {', '.join(differ)})."
+                f"{name}: its parts hold different columns: {paths[0].name} and {path.name} differ in "
+                f"{', '.join(differ)}."
             )
     rows = sum(count for _, count in footers)
     if not rows:

@@ -1,5 +1,6 @@
 """Interval for the expected calibration error from its confidence bins."""
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -78,10 +79,10 @@ def _gaps(table: Floats) -> tuple[Floats, Floats]:
 def _end(holds: Callable[[float], bool], least: float, most: float) -> float:
     """The strength at which a condition that fails at small and holds at large strengths begins to hold.
 
-    `most`, where all gaps are 0, if it holds nowhere.
+    Infinite if it holds nowhere: `most` itself would leave the largest gap at a rounding error above 0.
     """
     if not holds(most):
-        return most
+        return math.inf
     for _ in range(_HALVINGS):
         middle = 0.5 * (least + most)
         least, most = (least, middle) if holds(middle) else (middle, most)

@@ -1,0 +1,3 @@
+from flipguard.cli import main
+
+main()

@@ -1,0 +1,38 @@
+"""The application: which commands there are."""
+
+from typing import Annotated
+
+import typer
+
+from flipguard._version import __version__
+from flipguard.cli import compare, matrix, schema
+from flipguard.cli.shell import OneLineErrors, SeveralValues
+
+app = typer.Typer(
+    name="flipguard",
+    cls=OneLineErrors,
+    help="Measure, gate and prevent negative flips when a classifier is updated.",
+    epilog=f"{compare.EPILOG}\n\n  flipguard matrix v1.parquet v2.parquet v3.parquet\n\n  flipguard schema matrix",
+    pretty_exceptions_enable=False,
+)
+app.command(name="compare", cls=SeveralValues, epilog=compare.EPILOG)(compare.compare)
+app.command(name="matrix", epilog=matrix.EPILOG)(matrix.matrix)
+app.command(name="schema", epilog=schema.EPILOG)(schema.schema)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"flipguard {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def flipguard(
+    ctx: typer.Context,
+    version: Annotated[  # noqa: ARG001  its callback does the work
+        bool,
+        typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True),
+    ] = False,
+) -> None:
+    if ctx.invoked_subcommand is None:
+        print(ctx.get_help(), end="")

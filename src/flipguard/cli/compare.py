@@ -1,0 +1,122 @@
+"""`flipguard compare OLD NEW`."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from flipguard.cli import options as o
+from flipguard.cli.outputs import check_outputs, deliver
+from flipguard.cli.shell import REFUSED
+from flipguard.types import InputError
+
+EPILOG = """Examples:
+
+  flipguard compare old.parquet new.parquet
+
+  flipguard compare old.csv new.csv --max-nfr 0.01 --max-slice-nfr 0.05 --by country
+
+  flipguard compare old.npz new.npz --noise copy1.npz copy2.npz --json - | jq .negative_flip_rate
+
+  flipguard compare old.parquet new.parquet --junit gate.xml --markdown comment.md --flips flips.csv"""
+FLIP_ENDINGS = (".parquet", ".csv", ".jsonl")
+
+
+def compare(
+    old: Annotated[str, typer.Argument(metavar="OLD", help="What the model in use said: a prediction file.")],
+    new: Annotated[str, typer.Argument(metavar="NEW", help="What the model to release said of the same samples.")],
+    json: o.Json = None,
+    markdown: o.Markdown = None,
+    junit: o.Junit = None,
+    flips: o.Flips = None,
+    plain: o.Plain = False,
+    debug: o.Debug = False,
+    by: o.By = None,
+    labels: o.Labels = None,
+    class_map: o.ClassMap = None,
+    on_missing: o.OnMissing = None,
+    split: o.Split = None,
+    memory: o.Memory = None,
+    confidence: o.Confidence = None,
+    cluster: o.Cluster = None,
+    noise: o.Noise = None,
+    calibrate_on: o.CalibrateOn = None,
+    correction: o.Correction = None,
+    alpha: o.Alpha = None,
+    cost_ratio: o.CostRatio = None,
+    max_nfr: o.MaxNfr = None,
+    max_relative_nfr: o.MaxRelativeNfr = None,
+    max_new_error: o.MaxNewError = None,
+    max_error_increase: o.MaxErrorIncrease = None,
+    max_churn: o.MaxChurn = None,
+    max_new_ece: o.MaxNewEce = None,
+    max_noise_excess: o.MaxNoiseExcess = None,
+    max_class_nfr: o.MaxClassNfr = None,
+    max_slice_nfr: o.MaxSliceNfr = None,
+    min_slice: o.MinSlice = None,
+    gate_on: o.GateOn = None,
+    config: o.Config = None,
+    no_config: o.NoConfig = False,
+) -> int:
+    """Compare two models by what they said about the same samples, and judge whether the new one may be released.
+
+    A prediction file is Parquet, CSV, NPZ or Arrow, or a folder or glob of Parquet parts.
+
+    Its columns: id, label, and prediction, logits or probabilities; any other is a slice. Rows are matched by id.
+
+    Exit status: 0 fine, 1 the gate refuses, 2 bad input.
+    """
+    given = dict(locals())
+    outputs = {f"--{name}": given[name] for name in ("json", "markdown", "junit", "flips")}
+    files = (old, new, *(noise or ()), *(calibrate_on or ()), *(f for f in (class_map, config) if f), *_file(labels))
+    check_outputs(outputs, files)
+    _check_flips(flips)
+    comparison = _compare(given)
+    deliver(_reports(comparison, given), lambda: _table(comparison), plain=plain)
+    return REFUSED if comparison.gate.passed is False else 0
+
+
+def _file(labels: str | None) -> tuple[str, ...]:
+    return () if labels in (None, "old", "new", "agree") else (str(labels),)
+
+
+def _check_flips(flips: str | None) -> None:
+    if flips is not None and Path(flips).suffix.lower() not in FLIP_ENDINGS:
+        raise InputError(f"--flips {flips}: flips are written as {', '.join(FLIP_ENDINGS)}, by the file's ending.")
+
+
+def _compare(given: dict[str, Any]) -> Any:
+    from flipguard.comparison.gate import GateSettings
+    from flipguard.comparison.run import compare as run
+    from flipguard.spec import CompareSettings, Spec, find_config, merge, read_spec
+
+    path = Path(given["config"]) if given["config"] else None if given["no_config"] else find_config(Path.cwd())
+    spec = Spec() if path is None else read_spec(path)
+    settings = merge(
+        spec,
+        {name: given[name] for name in CompareSettings.model_fields},
+        {name: given[name] for name in GateSettings.model_fields},
+    )
+    further = ("labels", "class_map", "noise", "calibrate_on", "flips")
+    options = {**settings.compare, **{name: given[name] for name in further if given[name] is not None}}
+    comparison = run(given["old"], given["new"], gate=settings.gate, **options)
+    if path is None:
+        return comparison
+    return comparison.model_copy(update={"notes": [*comparison.notes, f"settings from {path}."]})
+
+
+def _reports(comparison: Any, given: dict[str, Any]) -> dict[str | None, Any]:
+    from flipguard.reports.junit import comparison_junit
+    from flipguard.reports.markdown import comparison_markdown
+
+    return {
+        given["json"]: lambda: comparison.to_json() + "\n",
+        given["markdown"]: lambda: comparison_markdown(comparison),
+        given["junit"]: lambda: comparison_junit(comparison),
+    }
+
+
+def _table(comparison: Any) -> Any:
+    from flipguard.reports.terminal import comparison_report
+
+    return comparison_report(comparison)

@@ -1,0 +1,26 @@
+"""`flipguard schema [comparison|matrix]`."""
+
+import json
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+EPILOG = """Example:
+
+  flipguard schema comparison > comparison.schema.json"""
+
+
+class Kind(StrEnum):
+    comparison = "comparison"
+    matrix = "matrix"
+
+
+def schema(
+    kind: Annotated[Kind, typer.Argument(help="What --json of compare, or of matrix, writes.")] = Kind.comparison,
+) -> int:
+    """Print the JSON Schema of what --json writes."""
+    from flipguard.comparison.result import Comparison, Matrix, json_schema
+
+    print(json.dumps(json_schema(Comparison if kind is Kind.comparison else Matrix), indent=2, ensure_ascii=False))
+    return 0

@@ -1,0 +1,93 @@
+"""How a command ends: one line for what went wrong, the exit code, and options that take several values."""
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from flipguard.types import FlipguardError
+
+REFUSED, BAD_INPUT, INTERRUPTED = 1, 2, 130
+
+
+class OneLineErrors(TyperGroup):
+    """A group of commands whose errors are one line on stderr and exit 2; a traceback comes only with --debug."""
+
+    def main(self, args: Sequence[str] | None = None, *positional: Any, **options: Any) -> NoReturn:
+        given = sys.argv[1:] if args is None else list(args)
+        options["standalone_mode"] = False
+        code = 0
+        try:
+            code = super().main(given, *positional, **options) or 0
+            sys.stdout.flush()
+        except BrokenPipeError:
+            # The reader has seen enough (`flipguard … | head`). Python would complain on exit when it flushes again.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        except Exception as error:
+            if "--debug" in given:
+                traceback.print_exc()
+            code = INTERRUPTED if _is_interrupt(error) else BAD_INPUT
+            complain("interrupted." if code == INTERRUPTED else one_line(error))
+        sys.exit(code)
+
+    def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            raise typer.Abort from error
+
+
+def _is_interrupt(error: Exception) -> bool:
+    return isinstance(error, typer.Abort) or type(error).__name__ == "InterruptException"
+
+
+def complain(message: str) -> None:
+    print(f"flipguard: {message}", file=sys.stderr)
+
+
+def one_line(error: Exception) -> str:
+    """What went wrong, on one line. A usage error names the help to read; what nobody foresaw says its type."""
+    if isinstance(error, FlipguardError):
+        message = str(error)
+    elif hasattr(error, "format_message"):
+        context = getattr(error, "ctx", None)
+        path = context.command_path if context is not None else "flipguard"
+        message = f"{error.format_message().rstrip('.')}. See {path} --help."
+    else:
+        message = f"{type(error).__name__}: {error} (--debug shows where)"
+    return "".join(c for c in " ".join(message.split()) if c.isprintable())
+
+
+class SeveralValues(TyperCommand):
+    """A command whose repeatable options take several values after one flag: `--noise a b` is `--noise a --noise b`.
+
+    Only once all positional arguments have been seen, so that `--noise a OLD NEW` means what it says.
+    """
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
+        return super().parse_args(ctx, self.repeat_flags(args))
+
+    def repeat_flags(self, args: Sequence[str]) -> list[str]:
+        options = {name: p for p in self.params if p.param_type_name == "option" for name in p.opts}
+        missing = sum(p.param_type_name == "argument" for p in self.params)
+        spread: list[str] = []
+        flag, takes_value = None, False
+        for place, word in enumerate(args):
+            if word == "--":
+                return [*spread, *args[place:]]
+            if takes_value:
+                takes_value = False
+            elif word.startswith("-") and word != "-":
+                option = options.get(word.partition("=")[0])
+                takes_value = "=" not in word and option is not None and not getattr(option, "is_flag", False)
+                flag = word.partition("=")[0] if option is not None and option.multiple else None
+            elif flag is not None and missing <= 0:
+                spread.append(flag)
+            else:
+                missing -= 1
+            spread.append(word)
+        return spread
