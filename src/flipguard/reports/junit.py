@@ -22,9 +22,11 @@ def comparison_junit(comparison: Comparison) -> str:
     for name, value in _properties(comparison):
         ElementTree.SubElement(properties, "property", {"name": name, "value": _legal(value)})
     for rule in rules:
-        case = _case(suite, rule_name(rule))
+        case = _case(suite, rule.name)
         if not rule.passed:
-            failure = ElementTree.SubElement(case, "failure", {"message": _legal(rule.reason), "type": rule.name})
+            failure = ElementTree.SubElement(
+                case, "failure", {"message": _legal(f"{rule_name(rule)}: {rule.reason}"), "type": rule.name}
+            )
             failure.text = _legal(f"{rule.reason}\n{verdict(comparison)}")
     if not rules:
         _case(suite, "compared")

@@ -68,7 +68,7 @@ def _flips(comparison: Comparison) -> Iterator[Sequence[str]]:
     alone = (
         ("negative flip rate", comparison.negative_flip_rate, True),
         ("positive flip rate", comparison.positive_flip_rate, True),
-        ("relative NFR", comparison.relative_negative_flip_rate, False),
+        ("relative NFR", comparison.relative_negative_flip_rate, True),
         ("churn", comparison.churn, True),
         ("weighted NFR", comparison.weighted_negative_flip_rate, True),
         ("flip cost", comparison.flip_cost, False),

@@ -112,17 +112,18 @@ def _flip_table(comparison: Comparison) -> Table:
     level = f"{100 * comparison.confidence:g}%"
     table = _table("flips", "rate", f"{level} interval", "", right=(1,))
     for name, figure, share, meaning in _flip_rows(comparison):
-        value = percent(figure.value) if share else number(figure.value)
-        table.add_row(name, Text(value, style="bold"), interval(figure, share=share), Text(meaning, style=QUIET))
+        estimate = percent(figure.value) if share else number(figure.value)
+        table.add_row(name, Text(estimate, style="bold"), interval(figure, share=share), Text(meaning, style=QUIET))
     noise = comparison.noise
     if noise is not None:
-        style = HARM if noise.exceeds else UNSURE if float(noise.excess) > 0 else GAIN
+        surely_less = noise.excess.high is not None and noise.excess.high < 0
+        style = HARM if noise.exceeds else GAIN if surely_less else UNSURE
         floor = noise.negative_flip_rate
         copies = f"{noise.copies} retrained {'copy' if noise.copies == 1 else 'copies'}"
         table.add_row("noise floor", percent(floor.value), interval(floor), Text(f"NFR of {copies}", style=QUIET))
         excess = percent(noise.excess.value, signed=True)
-        meaning = Text(f"NFR − noise floor, p {p_value(noise.p)}", style=QUIET)
-        table.add_row("above the noise", Text(excess, style=style), interval(noise.excess, signed=True), meaning)
+        above = Text(f"NFR − noise floor, p {p_value(noise.p)}", style=QUIET)
+        table.add_row("above the noise", Text(excess, style=style), interval(noise.excess, signed=True), above)
     return table
 
 
@@ -130,7 +131,7 @@ def _flip_rows(comparison: Comparison) -> Iterator[tuple[str, Figure, bool, str]
     rows = (
         ("negative flip rate", comparison.negative_flip_rate, True, f"{comparison.negative_flips:,} right, now wrong"),
         ("positive flip rate", comparison.positive_flip_rate, True, f"{comparison.positive_flips:,} wrong, now right"),
-        ("relative NFR", comparison.relative_negative_flip_rate, False, "1 = as between independent models"),
+        ("relative NFR", comparison.relative_negative_flip_rate, True, "100% = as independent models"),
         ("churn", comparison.churn, True, "predictions that changed"),
         ("weighted NFR", comparison.weighted_negative_flip_rate, True, "by the column weight"),
         ("weighted PFR", comparison.weighted_positive_flip_rate, True, "by the column weight"),
@@ -153,8 +154,8 @@ def _model_table(comparison: Comparison) -> Table:
         ("weighted error", "weighted_error_rate", None, True),
         ("NLL", "nll", "nll_difference", False),
         ("ECE", "ece", None, True),
-        ("NLL, calibrated", "cnll", None, False),
-        ("ECE, calibrated", "cece", None, True),
+        ("cNLL", "cnll", None, False),
+        ("cECE", "cece", None, True),
         ("confidence", "prediction_confidence", None, False),
     )
     for name, field, difference, share in rows:
@@ -188,7 +189,7 @@ def _change_style(change: Figure | None, field: str) -> str:
 
 def _group_table(kind: str, worst: list[tuple[str, Part]], total: int, confidence: float) -> Table:
     many = "classes" if kind == "class" else "slices"
-    head = f"{many} hit hardest ({len(worst)} of {total:,})"
+    head = f"worst {many} ({len(worst)}/{total:,})"
     table = _table(head, "n", "NFR", "error", "change", "adj. p", right=(1, 4, 5))
     for name, group in worst:
         worse = shown_worse(group, confidence)

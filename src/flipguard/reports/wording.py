@@ -51,18 +51,23 @@ def number(value: float | None, *, signed: bool = False) -> str:
 
 
 def interval(figure: Figure | None, *, share: bool = True, signed: bool = False) -> str:
-    """The interval alone, in the figure's unit; empty where there is none.
+    """The interval alone, in the figure's unit; empty where there is none. Ends above 10% need no second decimal.
 
-    >>> interval(Figure(value=0.02, low=0.0113, high=0.034))
-    '[1.13, 3.40]'
+    >>> interval(Figure(value=0.02, low=0.0113, high=0.1234))
+    '[1.13, 12.3]'
     >>> interval(Figure(value=2.0, low=1.5, high=None), share=False)
     '[1.500, ∞)'
     """
     if figure is None or figure.low is None:
         return ""
+    wide = figure.high is not None and figure.high - figure.low >= 0.005
 
     def end(value: float) -> str:
-        return percent(value, signed=signed, unit="") if share else number(value, signed=signed)
+        if not share:
+            return number(value, signed=signed)
+        if wide and abs(value) >= 0.1:
+            return f"{100 * value:+.1f}" if signed else f"{100 * value:.1f}"
+        return percent(value, signed=signed, unit="")
 
     return f"[{end(figure.low)}, {end(figure.high)}]" if figure.high is not None else f"[{end(figure.low)}, ∞)"
 
@@ -142,8 +147,7 @@ def rule_name(rule: Rule) -> str:
     >>> rule_name(Rule(name="max_nfr", limit=0.01, figure="", value=0, judged=0, passed=True, reason=""))
     'max_nfr 1.00%'
     """
-    limit = number(rule.limit) if rule.name == "max_relative_nfr" else percent(rule.limit)
-    return f"{rule.name} {limit}"
+    return f"{rule.name} {percent(rule.limit)}"
 
 
 Named = tuple[str, Group]

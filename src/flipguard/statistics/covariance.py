@@ -30,7 +30,7 @@ def multinomial_covariance(count: ArrayLike) -> Floats:
 def weighted_covariance(weight: ArrayLike, weight_squared: ArrayLike) -> Floats:
     """Covariance of weighted shares p_k = W_k / W from the sums of w and of w² per outcome. (…, k) -> (…, k, k).
 
-    The linearised ratio estimator (Särndal, Swensson and Wretman, Model Assisted Survey Sampling, 5.7):
+    The linearised ratio estimator (Särndal, Swensson and Wretman, Model Assisted Survey Sampling, 1992):
     sample i of outcome k moves p by w_i (e_k - p) / W, hence
 
         cov = [diag(S) - S pᵀ - p Sᵀ + (sum S) p pᵀ] / W²,   S_k = sum of w² over outcome k.

@@ -15,6 +15,9 @@ def mean_interval(total: ArrayLike, total_squared: ArrayLike, n: ArrayLike, *, c
     times) should be shifted before they are summed. With fewer than two values nothing bounds the mean:
     (-inf, inf).
 
+    Sums say nothing of skewness, so the interval falls short where few values carry the mean: simulated at 95 % with
+    1000 values, 94.4 % for a gamma of shape 0.2, 94.6 % where 100 values are not 0, and 92.6 % where only 30 are.
+
     The values 1, 2, 3 have m = 2, s = 1, t_2 = 4.3027, so the reach is 4.3027 / √3 = 2.4841:
 
     >>> low, high = mean_interval(6, 14, 3)

@@ -43,16 +43,16 @@ def noise_excess(
 
     - Rows: z² R with R = var(x - c) / n, the paired variance from having drawn these rows. With K = 1 this is all there
       is, and how much retraining varies from copy to copy stays unknown: with copies that differ in their true
-      rates a one-sided 5 % test then errs up to 30 % of the time.
+      rates a one-sided 5 % test errs more often (28 % in a simulation with a spread of √10 times the row noise).
     - Copies, for K >= 2: t²_{K-1} A + z² B. A = s² (1 + 1 / K) is the variance of one more draw against the mean of K
       draws, s² the variance of `copy_rates`. s² already holds the row noise that the copies have against each
       other, w = (mean(c (1 - c)) · K / (K - 1) - s²) / n, so of R only B = max(R - w (1 + 1 / K), 0) is left
       to add.
 
     If the update is one more copy, B is about 0 and excess / √A is Student's t with K - 1 degrees of freedom. The
-    rows' reach guards against copies whose rates happen to agree, and makes the test careful where all copies share one
-    true rate: simulated at 5 %, it errs 1.2 % of the time with K = 2, 2.5 % with 5 and 3.3 % with 10, and 4 to 5 % where
-    true rates differ widely. With two copies t is 12.7 at 95 %: five or more are worth their training time.
+    rows' reach guards against copies whose rates happen to agree, and makes the test careful where all copies share
+    one true rate: simulated at 5 %, it errs 1.2 % of the time with K = 2, 2.5 % with 5 and 3.3 % with 10, and 4 to
+    5 % where true rates differ widely. With two copies t is 12.7 at 95 %: five or more are worth their training time.
 
     Two copies with 2 and 4 flips in 100 rows, the update with 9, none on the same row: A = 0.0002 · 1.5,
     excess 0.06.

@@ -74,7 +74,7 @@ def error_difference_from_covariance(
 def relative_negative_flip_rate(count: ArrayLike, *, confidence: float = 0.95) -> Interval:
     """Interval for NFR / ((1 - ER_old) · ER_new), the flips relative to those of independent errors. (…, 5) -> (…).
 
-    Yan et al., Positive-Congruent Training (CVPR 2021), equation 2. Write u = 1 - ER_old and ρ for the ratio
+    Yan et al., Positive-Congruent Training (CVPR 2021), equation 11. Write u = 1 - ER_old and ρ for the ratio
     of the new model's error where the old one was wrong to that where it was right. Then
 
         relative NFR = 1 / (u + (1 - u) ρ),
