@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from flipguard.metrics import Tally as Tally
     from flipguard.predictions import Predictions as Predictions
     from flipguard.predictions import read_predictions as read_predictions
+    from flipguard.training.simple import fit as fit
+    from flipguard.training.simple import predict as predict
     from flipguard.types import FlipguardError as FlipguardError
     from flipguard.types import InputError as InputError
 
@@ -32,7 +34,9 @@ _HOME = {
     "Predictions": "flipguard.predictions",
     "Tally": "flipguard.metrics",
     "compare": "flipguard.comparison.run",
+    "fit": "flipguard.training.simple",
     "matrix": "flipguard.comparison.chain",
+    "predict": "flipguard.training.simple",
     "read_predictions": "flipguard.predictions",
 }
 
@@ -45,7 +49,9 @@ __all__ = [
     "Tally",
     "__version__",
     "compare",
+    "fit",
     "matrix",
+    "predict",
     "read_predictions",
 ]
 

@@ -99,31 +99,24 @@ def _first_problem(error: ValidationError) -> str:
     return f"[{place[0]}] {'.'.join(place[1:])} {_expected(problem)}"
 
 
+_TABLES: dict[str, type[BaseModel]] = {"compare": CompareSettings, "gate": GateSettings}
+
+
 def _unknown_key(place: list[str]) -> str:
-    tables = {name: field.annotation for name, field in Spec.model_fields.items()}
-    if len(place) == 1:
-        close = get_close_matches(place[0], tables, n=1)
-        # A threshold at the top of the file is a threshold whose [gate] line was forgotten.
-        home = next((t for t, kind in tables.items() if kind and place[0] in kind.model_fields), None)
-        hint = f"did you mean [{close[0]}]?" if close else f"it belongs under [{home}]." if home else _all_keys(tables)
-        return f"there is no table [{place[0]}]; {hint}" if not home else f"'{place[0]}' stands outside a table; {hint}"
-    kind = tables[place[0]]
-    assert kind is not None
-    known = kind.model_fields
-    close = get_close_matches(place[1], known, n=1)
-    elsewhere = next((t for t, k in tables.items() if k and place[1] in k.model_fields), None)
-    hint = (
-        f"it belongs under [{elsewhere}]."
-        if elsewhere
-        else f"did you mean '{close[0]}'?"
-        if close
-        else _all_keys(known)
-    )
-    return f"[{place[0]}] has no key '{place[1]}'; {hint}"
-
-
-def _all_keys(known: Any) -> str:
-    return f"known: {', '.join(known)}."
+    """What has no such name, and what was most likely meant: a key's own table first, then the nearest name."""
+    name = place[-1]
+    home = next((table for table, kind in _TABLES.items() if name in kind.model_fields), None)
+    known = list(_TABLES if len(place) == 1 else _TABLES[place[0]].model_fields)
+    close = get_close_matches(name, known, n=1)
+    if home:
+        hint = f"it belongs under [{home}]."
+    elif close:
+        hint = f"did you mean '{close[0]}'?"
+    else:
+        hint = f"known: {', '.join(known)}."
+    if len(place) > 1:
+        return f"[{place[0]}] has no key '{name}'; {hint}"
+    return f"'{name}' stands outside a table; {hint}" if home else f"there is no table '{name}'; {hint}"
 
 
 def _expected(problem: Any) -> str:

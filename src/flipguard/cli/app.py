@@ -29,7 +29,7 @@ def _print_version(wanted: bool) -> None:
 @app.callback(invoke_without_command=True)
 def flipguard(
     ctx: typer.Context,
-    version: Annotated[  # noqa: ARG001  its callback does the work
+    version: Annotated[
         bool,
         typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True),
     ] = False,

@@ -1,7 +1,8 @@
 """`flipguard compare OLD NEW`."""
 
+import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -9,6 +10,9 @@ from flipguard.cli import options as o
 from flipguard.cli.outputs import check_outputs, deliver
 from flipguard.cli.shell import REFUSED
 from flipguard.types import InputError
+
+if TYPE_CHECKING:
+    from flipguard.comparison.result import Comparison
 
 EPILOG = """Examples:
 
@@ -85,7 +89,7 @@ def _check_flips(flips: str | None) -> None:
         raise InputError(f"--flips {flips}: flips are written as {', '.join(FLIP_ENDINGS)}, by the file's ending.")
 
 
-def _compare(given: dict[str, Any]) -> Any:
+def _compare(given: dict[str, Any]) -> "Comparison":
     from flipguard.comparison.gate import GateSettings
     from flipguard.comparison.run import compare as run
     from flipguard.spec import CompareSettings, Spec, find_config, merge, read_spec
@@ -102,10 +106,10 @@ def _compare(given: dict[str, Any]) -> Any:
     comparison = run(given["old"], given["new"], gate=settings.gate, **options)
     if path is None:
         return comparison
-    return comparison.model_copy(update={"notes": [*comparison.notes, f"settings from {path}."]})
+    return comparison.model_copy(update={"notes": [*comparison.notes, f"settings from {os.path.relpath(path)}."]})
 
 
-def _reports(comparison: Any, given: dict[str, Any]) -> dict[str | None, Any]:
+def _reports(comparison: "Comparison", given: dict[str, Any]) -> dict[str | None, Any]:
     from flipguard.reports.junit import comparison_junit
     from flipguard.reports.markdown import comparison_markdown
 
@@ -116,7 +120,7 @@ def _reports(comparison: Any, given: dict[str, Any]) -> dict[str | None, Any]:
     }
 
 
-def _table(comparison: Any) -> Any:
+def _table(comparison: "Comparison") -> Any:
     from flipguard.reports.terminal import comparison_report
 
     return comparison_report(comparison)

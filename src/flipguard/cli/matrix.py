@@ -19,7 +19,7 @@ def matrix(
     json: o.Json = None,
     markdown: o.Markdown = None,
     plain: o.Plain = False,
-    debug: o.Debug = False,  # noqa: ARG001  read where errors are printed
+    debug: o.Debug = False,
     labels: o.Labels = None,
     class_map: o.ClassMap = None,
     on_missing: o.OnMissing = None,

@@ -1,5 +1,9 @@
 """Where a command's results go: files, and stdout for one of them."""
 
+from __future__ import annotations
+
+import io
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -17,6 +21,9 @@ STDOUT = "-"
 def check_outputs(outputs: Mapping[str, str | None], inputs: Iterable[str]) -> None:
     """Every output must be writable, and none may be an input or another output. `outputs` is option to path."""
     taken: dict[Path, str] = {Path(source).resolve(): source for source in inputs}
+    for name in filter(None, (*taken.values(), *outputs.values())):
+        if name.encode(errors="replace").decode() != name:
+            raise InputError(f"the name {name!a} is not UTF-8: rename the file.")
     wanted = {option: path for option, path in outputs.items() if path is not None}
     on_stdout = [option for option, path in wanted.items() if path == STDOUT]
     if len(on_stdout) > 1:
@@ -33,28 +40,37 @@ def check_outputs(outputs: Mapping[str, str | None], inputs: Iterable[str]) -> N
 
 
 def deliver(
-    reports: Mapping[str | None, Callable[[], str]], table: "Callable[[], RenderableType]", *, plain: bool
+    reports: Mapping[str | None, Callable[[], str]], table: Callable[[], RenderableType], *, plain: bool
 ) -> None:
     """Write each report to its file; on stdout the one that asked for it, else the table."""
     texts = {path: render() for path, render in reports.items() if path is not None}
     for path, text in texts.items():
         if path != STDOUT:
             write_text(Path(path), text)
-    if isinstance(sys.stdout.encoding, str) and hasattr(sys.stdout, "reconfigure"):
-        # An arrow that a terminal's encoding lacks shows as "?"; it is no reason to fail.
-        sys.stdout.reconfigure(errors="replace")
     if STDOUT in texts:
-        sys.stdout.write(texts[STDOUT])
+        say(texts[STDOUT])
     else:
         _show(table(), plain=plain or not sys.stdout.isatty())
 
 
-def _show(table: "RenderableType", *, plain: bool) -> None:
+def _show(table: RenderableType, *, plain: bool) -> None:
     from rich.console import Console
 
     from flipguard.reports.terminal import plain_text
 
     if plain:
-        sys.stdout.write(plain_text(table))
+        say(plain_text(table))
     else:
         Console(highlight=False, emoji=False).print(table)
+
+
+def say(text: str) -> None:
+    """Print. A reader that has seen enough (`… | head`) and an encoding that lacks an arrow are no reason to fail."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Python would complain when it flushes again on exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

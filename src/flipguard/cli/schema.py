@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from flipguard.cli.outputs import say
+
 EPILOG = """Example:
 
   flipguard schema comparison > comparison.schema.json"""
@@ -22,5 +24,6 @@ def schema(
     """Print the JSON Schema of what --json writes."""
     from flipguard.comparison.result import Comparison, Matrix, json_schema
 
-    print(json.dumps(json_schema(Comparison if kind is Kind.comparison else Matrix), indent=2, ensure_ascii=False))
+    found = json_schema(Comparison if kind is Kind.comparison else Matrix)
+    say(json.dumps(found, indent=2, ensure_ascii=False) + "\n")
     return 0

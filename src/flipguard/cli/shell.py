@@ -1,6 +1,5 @@
 """How a command ends: one line for what went wrong, the exit code, and options that take several values."""
 
-import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -20,13 +19,8 @@ class OneLineErrors(TyperGroup):
     def main(self, args: Sequence[str] | None = None, *positional: Any, **options: Any) -> NoReturn:
         given = sys.argv[1:] if args is None else list(args)
         options["standalone_mode"] = False
-        code = 0
         try:
             code = super().main(given, *positional, **options) or 0
-            sys.stdout.flush()
-        except BrokenPipeError:
-            # The reader has seen enough (`flipguard … | head`). Python would complain on exit when it flushes again.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         except Exception as error:
             if "--debug" in given:
                 traceback.print_exc()

@@ -4,7 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from flipguard.comparison.engine import count, engine
+import duckdb
+import pyarrow as pa
+
+from flipguard.comparison.engine import count, engine, not_finite
 from flipguard.comparison.measure import measured
 from flipguard.comparison.prepare import Options, prepare
 from flipguard.comparison.result import Figure, Figures, Matrix
@@ -59,9 +62,20 @@ def matrix(versions: Sequence[Any], *, confidence: float = 0.95, memory: str | N
 def _pair(old: Predictions, new: Predictions, options: Options) -> Figures:
     with engine(options.memory) as connection:
         prepared = prepare(connection, old, new, options)
+        for predictions, view in ((old, "old_rows"), (new, "new_rows")):
+            _check_finite(connection, predictions, view)
         counted = count(prepared.sources, old, new, on_missing=options.on_missing, vocabulary=prepared.vocabulary)
         one = counted.outcome * 0
         return measured(counted.tally(one, 1).total(), confidence=options.confidence)
+
+
+def _check_finite(connection: duckdb.DuckDBPyConnection, predictions: Predictions, view: str) -> None:
+    """Predictions that follow from scores on disk: no pass over the scores comes after that would find a NaN."""
+    if "prediction" in predictions.columns or isinstance(predictions.source, pa.Table):
+        return
+    bad = f"SELECT id FROM {view} WHERE NOT isfinite(list_sum({predictions.scores})) LIMIT 1"
+    for (id_,) in connection.sql(bad).fetchall():
+        raise not_finite(predictions, id_)
 
 
 def _title(file: Predictions) -> str:

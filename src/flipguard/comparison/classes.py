@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -132,13 +133,13 @@ def _known_names(side: Side, renamed: Mapping[str, str]) -> tuple[str, ...]:
 def _values(side: Side, code: Mapping[str, int], renamed: Mapping[str, str]) -> dict[Value, int]:
     """Every value a file's columns can hold, as a code. Index and name may both occur, in different columns."""
     values: dict[Value, int] = {}
-    if side.has_indices:
-        if side.classes is not None:
-            values.update({i: code[renamed.get(name, name)] for i, name in enumerate(side.classes)})
-        else:
-            values.update({int(name): c for name, c in code.items() if name.lstrip("-").isdigit()})
+    if side.has_indices and side.classes is not None:
+        values.update({i: code[renamed.get(name, name)] for i, name in enumerate(side.classes)})
     for name in (*(side.predictions or ()), *(side.labels or ())):
         values[name] = code[renamed.get(name, name)]
+        # Without a list an index is called by its decimal text; 01 is a name and no index.
+        if side.has_indices and re.fullmatch(r"0|-?[1-9][0-9]*", name):
+            values.setdefault(int(name), values[name])
     return values
 
 

@@ -28,8 +28,8 @@ from flipguard.comparison.expression import (
 from flipguard.comparison.scores import row_scores
 from flipguard.metrics import OUTCOMES, Tally
 from flipguard.predictions import Predictions
+from flipguard.predictions.columns import is_text
 from flipguard.predictions.read import plain_path
-from flipguard.predictions.table import is_text
 from flipguard.types import InputError
 
 _BLOCK = 65_536
@@ -45,13 +45,15 @@ def engine(memory: str | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
         connection = duckdb.connect()
         try:
             connection.execute("SET preserve_insertion_order = false")
+            # Groups of cell and label then index an array instead of a hash table, up to about 2,000 classes.
+            connection.execute("SET perfect_ht_threshold = 18")
             connection.execute("SET temp_directory = ?", [spill])
             try:
                 connection.execute("SET memory_limit = ?", [memory])
             except duckdb.Error as error:
                 raise InputError(f"--memory must be a size such as 4GB, not '{memory}'.") from error
             yield connection
-        except duckdb.Error as error:
+        except (duckdb.Error, pa.ArrowException, OSError) as error:
             raise InputError(f"the files cannot be compared: {str(error).strip().splitlines()[0]}") from error
         finally:
             connection.close()
@@ -70,7 +72,8 @@ def register(
     """
     if not isinstance(predictions.source, pa.Table):
         paths = [plain_path(path) for path in predictions.source]
-        rows = connection.read_parquet(paths, union_by_name=len(paths) > 1)
+        # A folder named label=3 is a folder, not a column.
+        rows = connection.read_parquet(paths, union_by_name=len(paths) > 1, hive_partitioning=False)
         if "prediction" not in predictions.columns and predictions.scores:
             best = f"(list_position({predictions.scores}, list_max({predictions.scores})) - 1)::INTEGER"
             rows = rows.project(f"*, {best} AS prediction")
@@ -98,8 +101,18 @@ def _argmax(predictions: Predictions) -> pa.ChunkedArray:
     parts = []
     for batch in predictions.batches(["id", predictions.scores], size=_BLOCK):
         values, valid = row_scores(batch.column(1), predictions.score_width, predictions.name, batch.column(0))
+        finite = np.isfinite(values).all(axis=1)
+        if not finite.all():
+            raise not_finite(predictions, batch.column(0)[int(np.flatnonzero(~finite)[0])])
         parts.append(pa.array(values.argmax(axis=1), mask=~valid))
     return pa.chunked_array(parts)
+
+
+def not_finite(predictions: Predictions, id_: Any) -> InputError:
+    return InputError(
+        f"{predictions.name}: the {predictions.scores} of id {id_} hold NaN or infinity. "
+        "Expected finite numbers; leave the row's scores empty if the model failed on it."
+    )
 
 
 def describe(
@@ -150,7 +163,7 @@ def _stored_bounds(predictions: Predictions, column: str) -> tuple[int, int] | N
     lows, highs = [], []
     for path in predictions.source:
         footer = pq.read_metadata(path)
-        place = footer.schema.names.index(column)
+        place = [footer.schema.column(i).path for i in range(len(footer.schema))].index(column)
         for group in range(footer.num_row_groups):
             statistics = footer.row_group(group).column(place).statistics
             if statistics is None or not statistics.has_min_max:
@@ -162,12 +175,16 @@ def _stored_bounds(predictions: Predictions, column: str) -> tuple[int, int] | N
 
 @dataclass(frozen=True)
 class Sources:
-    """The two files as DuckDB tables ready for the expression, and the plan that fits them."""
+    """The two files as DuckDB tables ready for the expression, and the plan that fits them.
+
+    `slices` leads from a column to group by to its name in the tables, where no name of a user's can be in the way.
+    """
 
     connection: duckdb.DuckDBPyConnection
     old: duckdb.DuckDBPyRelation
     new: duckdb.DuckDBPyRelation
     plan: Plan
+    slices: Mapping[str, str]
 
 
 def coded_table(
@@ -177,13 +194,15 @@ def coded_table(
     codes: Mapping[Value, int] | None,
     *,
     id_as_text: bool,
+    slices: Mapping[str, str] | None = None,
     relabelled: str | None = None,
     aside: str | None = None,
     scores: bool = False,
 ) -> tuple[duckdb.DuckDBPyRelation, frozenset[str]]:
     """The file with classes as codes, and the names of its columns.
 
-    `relabelled` and `aside` name views of (id, label) that overrule labels, and of (id) to set aside.
+    `slices` are the further columns to take, and their new names. `relabelled` and `aside` name views of (id, label)
+    that overrule labels, and of (id) to set aside.
     """
     key = "CAST(r.id AS VARCHAR)" if id_as_text else "r.id"
     joins, columns = "", {"id": key}
@@ -200,9 +219,9 @@ def coded_table(
     if relabelled is not None:
         joins += f" LEFT JOIN {relabelled} ON {key} = {relabelled}.id"
         columns["label"] = f"coalesce({relabelled}.label, {columns.get('label', 'NULL')})"
-    for column in ("weight", "split", *predictions.slices):
+    for column, alias in {"weight": "weight", "split": "split", **(slices or {})}.items():
         if column in predictions.columns:
-            columns[column] = f"r.{quoted(column)}"
+            columns[alias] = f"r.{quoted(column)}"
     if aside is not None:
         joins += f" LEFT JOIN {aside} ON {key} = {aside}.id"
         columns["split"] = f"CASE WHEN {aside}.id IS NOT NULL THEN 'validation' ELSE {columns.get('split', 'NULL')} END"
@@ -293,7 +312,7 @@ def count(sources: Sources, old: Predictions, new: Predictions, *, on_missing: s
         weight=table["weight"].fill_null(0.0).to_numpy() if weighted else None,
         weight_squared=table["weight_squared"].fill_null(0.0).to_numpy() if weighted else None,
         example=table["example"],
-        by={name: table[name] for name in sources.plan.by},
+        by={name: table[column] for name, column in sources.slices.items()},
         dropped_old=only_old,
         dropped_new=only_new,
         calibration=int(number[outcome == CALIBRATION].sum()),
@@ -348,7 +367,7 @@ def _refuse_contradiction(
     sources: Sources, old: Predictions, new: Predictions, number: int, vocabulary: Vocabulary
 ) -> None:
     rows = sources.old.set_alias("o").join(sources.new.set_alias("n"), "o.id = n.id AND o.label <> n.label")
-    first = rows.project("o.id, o.label, n.label").order("o.id").limit(1).fetchall()[0]
+    first = rows.order("o.id").limit(1).project("o.id, o.label, n.label").fetchall()[0]
     raise InputError(
         f"{old.name} and {new.name} disagree on {number:,} label{'s' if number > 1 else ''} (first: id {first[0]} is "
         f"'{vocabulary.name(first[1])}' in old, '{vocabulary.name(first[2])}' in new). "

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from flipguard.comparison.classes import Vocabulary
 from flipguard.comparison.engine import Sources
 from flipguard.comparison.expression import ONLY_OLD, joined
 from flipguard.comparison.result import FlippedSample
+from flipguard.comparison.stream import FLIP_COLUMNS
 from flipguard.metrics import OUTCOMES
 from flipguard.types import InputError
 
@@ -42,21 +44,33 @@ def find_negative_flips(sources: Sources, label_of: Mapping[int | str, int]) -> 
 
     Only the new file is read, and only ids and predictions of it.
     """
-    wanted = duckdb.ColumnExpression("id").isin(*(duckdb.ConstantExpression(id_) for id_ in label_of))
-    said = dict(sources.new.filter(wanted).project("id, prediction").fetchall()) if label_of else {}
+    said = {}
+    beyond = any(isinstance(id_, int) and id_ >= 2**63 for id_ in label_of)
+    if label_of:
+        column: duckdb.Expression = duckdb.ColumnExpression("id")
+        # DuckDB hands a plain filter on to Arrow, which takes no constant beyond 63 bits.
+        column = column.cast("HUGEINT") if beyond else column
+        wanted = column.isin(*(duckdb.ConstantExpression(id_) for id_ in label_of))
+        said = dict(sources.new.filter(wanted).project("id, prediction").fetchall())
+    ids = pa.array(list(label_of), pa.uint64() if beyond else None)
     labels = list(label_of.values())
     new = [said.get(id_) for id_ in label_of]
-    return pa.table({"id": list(label_of), "label": labels, "old": labels, "new": pa.array(new, pa.int64())})
+    return pa.table({"id": ids, "label": labels, "old": labels, "new": pa.array(new, pa.int64())})
 
 
 def changed_rows(sources: Sources) -> pa.Table:
-    """Every compared sample whose prediction changed: id, label, old, new, outcome, weight and slices."""
+    """Every compared sample whose prediction changed: id, label, old, new, outcome, weight and slices.
+
+    A slice column that has the name of another column is called slice_NAME.
+    """
     rows = joined(sources.old, sources.new, sources.plan).to_native()
     changed = ", ".join(str(OUTCOMES.index(n)) for n in _CHANGED)
     rows = rows.filter(f"cell & 15 < {ONLY_OLD} AND cell & 15 IN ({changed})")
-    columns = ["id", "label", "old", "new", "cell & 15 AS outcome"]
-    columns += [f'"{name}"' for name in rows.columns if name in ("weight", *sources.plan.by)]
-    return rows.project(", ".join(columns)).order("id").to_arrow_table()
+    names = ["id", "label", "old", "new", "outcome", *(["weight"] if "weight" in rows.columns else [])]
+    columns = [*("cell & 15 AS outcome" if name == "outcome" else name for name in names), *sources.slices.values()]
+    table = rows.project(", ".join(columns)).order("id").to_arrow_table()
+    taken = {*FLIP_COLUMNS, "weight"}
+    return table.rename_columns(names + [f"slice_{name}" if name in taken else name for name in sources.slices])
 
 
 _CHANGED = ("negative_flip", "positive_flip", "both_wrong_different", "unlabelled_different")
@@ -72,6 +86,10 @@ def named(flips: pa.Table, vocabulary: Vocabulary, measured: Sequence[pa.Table] 
     if measured:
         scores = pa.concat_tables(measured).drop_columns(["label", "old", "new", "outcome"])
         scores = scores.set_column(0, "id", scores["id"].cast(flips["id"].type))
+        for place, column in enumerate(scores.column_names[1:], start=1):
+            known = pc.is_finite(scores[column]) if column != "rank" else pc.greater(scores[column], 0)
+            values = pc.if_else(known, scores[column], pa.scalar(None, scores[column].type))
+            scores = scores.set_column(place, column, values)
         flips = flips.join(scores, "id").sort_by("id")
     return flips
 
@@ -95,14 +113,15 @@ def write_flips(flips: pa.Table, path: str | Path) -> None:
         writer(flips, str(beside))
         beside.replace(path)
     except OSError as error:
-        beside.unlink(missing_ok=True)
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
         raise InputError(f"{path} cannot be written: {error.strerror or error}.") from error
 
 
 def _write_json_lines(flips: pa.Table, path: str) -> None:
     with Path(path).open("w", encoding="utf-8") as file:
         for row in flips.to_pylist():
-            file.write(json.dumps(row) + "\n")
+            file.write(json.dumps(row, default=str, ensure_ascii=False) + "\n")
 
 
 def _name(code: Any, vocabulary: Vocabulary) -> str | None:

@@ -57,6 +57,9 @@ def judge(comparison: Comparison, settings: GateSettings) -> Gate:
             rules.append(_whole_set_rule(comparison, name, field, limit, settings))
     if settings.max_noise_excess is not None:
         rules.append(_noise_rule(comparison, settings.max_noise_excess, settings))
+    for name in ("max_class_nfr", "max_slice_nfr"):
+        if getattr(settings, name) is not None and not comparison.labelled:
+            raise InputError(f"--{name.replace('_', '-')} needs labels, and the files have none.")
     if settings.max_class_nfr is not None:
         rules.append(_group_rule("max_class_nfr", settings.max_class_nfr, _classes(comparison), settings))
     if settings.max_slice_nfr is not None:
@@ -80,8 +83,8 @@ def _whole_set_rule(comparison: Comparison, name: str, field: str, limit: float,
     judged = _judged(figure, settings)
     passed = judged is not None and judged <= limit
     needed = None
+    trials = comparison.n if field == "churn" else comparison.labelled
     if not passed and name in BINOMIAL_RULES and comparison.cluster is None:
-        trials = comparison.n if field == "churn" else comparison.labelled
         needed = statistics.samples_for_limit(
             round(figure.value * trials), trials, limit, confidence=comparison.confidence
         )
@@ -93,7 +96,7 @@ def _whole_set_rule(comparison: Comparison, name: str, field: str, limit: float,
         judged=judged,
         passed=passed,
         samples_needed=needed,
-        reason=_reason(figure.value, judged, limit, needed, comparison.labelled),
+        reason=_reason(figure.value, judged, limit, needed, trials),
     )
 
 

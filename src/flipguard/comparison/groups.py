@@ -100,8 +100,9 @@ def grouped(
 
 
 def _example(counted: Counted, rows: npt.NDArray[np.bool_]) -> int | str | None:
-    flipped = np.flatnonzero(rows & (counted.outcome == NEGATIVE))
-    return counted.example[int(flipped[0])].as_py() if len(flipped) else None
+    """The smallest: the order in which the counts come is a matter of threads."""
+    flipped = counted.example.filter(pa.array(rows & (counted.outcome == NEGATIVE)))
+    return pc.min(flipped).as_py() if len(flipped) else None
 
 
 def adjusted(parts: Sequence[Part], *, confidence: float, correction: statistics.Correction) -> list[Group]:

@@ -78,9 +78,17 @@ def rate_figure(count: Counts, rate: Rate, clusters: Counts | None, confidence: 
         interval = statistics.clustered_rate(
             clusters[:, list(rate.numerator)].sum(axis=1),
             clusters[:, list(rate.denominator)].sum(axis=1),
+            at_most=_effective_trials(count, clusters, trials),
             confidence=confidence,
         )
     return figure(successes / trials, interval)
+
+
+def _effective_trials(count: Counts, clusters: Counts, trials: float) -> float:
+    """What `trials` clustered samples are worth, by all outcomes together: few flips alone cannot show clumping."""
+    n = count.sum()
+    worth = float(statistics.effective_trials(count / n, statistics.clustered_covariance(clusters)))
+    return trials * worth / float(n) if math.isfinite(worth) else math.inf
 
 
 def _paired(tally: Tally, clusters: Counts | None, confidence: float) -> dict[str, Any]:

@@ -2,12 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 
+import pyarrow as pa
+
 from flipguard import statistics
 from flipguard.comparison.classes import Side, Value, Vocabulary
 from flipguard.comparison.engine import Sources, coded_table, describe, register
 from flipguard.comparison.expression import joined
 from flipguard.comparison.result import Figure, Noise
 from flipguard.predictions import Predictions
+from flipguard.predictions.columns import plain_type
 from flipguard.types import InputError
 
 _UNKNOWN = -2
@@ -19,21 +22,25 @@ def noise_floor(
     vocabulary: Vocabulary,
     *,
     id_as_text: bool,
+    labelled: int,
     confidence: float,
 ) -> Noise:
-    """Each copy against the old model on the rows of the comparison, with the labels of the comparison.
+    """Each copy against the old model on the `labelled` rows of the comparison, with the labels of the comparison.
 
     A copy that lacks a sample of the comparison is refused: a floor over other samples would be another floor.
     """
     connection = sources.connection
     joined(sources.old, sources.new, sources.plan).to_native().create_view("compared")
+    whole_ids = not id_as_text and sources.old.types[sources.old.columns.index("id")] != "VARCHAR"
     flips, joins = [], ""
     for i, copy in enumerate(copies):
         view = f"copy_{i}"
         register(connection, copy, f"{view}_rows")
         codes = _copy_codes(vocabulary, describe(connection, copy, f"{view}_rows"))
-        coded_table(connection, copy, f"{view}_rows", codes, id_as_text=id_as_text)[0].create_view(view)
-        joins += f" LEFT JOIN {view} ON c.id = {view}.id"
+        whole = pa.types.is_integer(plain_type(copy.schema.field("id").type))
+        coded_table(connection, copy, f"{view}_rows", codes, id_as_text=whole != whole_ids)[0].create_view(view)
+        key = "CAST(c.id AS VARCHAR)" if whole_ids and not whole else "c.id"
+        joins += f" LEFT JOIN {view} ON {key} = {view}.id"
         flips.append(f"(c.cell & 15 <= 1 AND {view}.prediction IS DISTINCT FROM c.label)::INT")
     lacking = ", ".join(f"count(*) FILTER ({view}_id IS NULL)" for view in _views(copies))
     rates = ", ".join(f"sum(f{i})" for i in range(len(copies)))
@@ -53,6 +60,8 @@ def noise_floor(
     n, sums, per_copy, missing = row[0], row[1:6], row[6 : 6 + len(copies)], row[6 + len(copies) :]
     if not n:
         raise InputError("--noise needs labels: without them no flip is negative.")
+    if n != labelled:
+        _refuse_duplicates(sources, copies)
     for copy, number in zip(copies, missing, strict=True):
         if number:
             raise InputError(f"{copy.name} lacks {number:,} of the {n:,} samples compared: --noise needs all of them.")
@@ -69,6 +78,13 @@ def noise_floor(
         p=found.p_value,
         exceeds=found.low > 0,
     )
+
+
+def _refuse_duplicates(sources: Sources, copies: Sequence[Predictions]) -> None:
+    for copy, view in zip(copies, _views(copies), strict=True):
+        twice = f"SELECT id FROM {view} GROUP BY id HAVING count(*) > 1 ORDER BY id LIMIT 1"
+        for (first,) in sources.connection.sql(twice).fetchall():
+            raise InputError(f"{copy.name} has duplicate ids (first: {first}): remove the copies.")
 
 
 def _views(copies: Sequence[Predictions]) -> list[str]:

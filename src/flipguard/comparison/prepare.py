@@ -1,7 +1,7 @@
 """Everything that is settled before a row is counted: classes, columns, labels, splits, who overrules whom."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from flipguard import statistics
 from flipguard.comparison.classes import Side, Vocabulary, match_classes, read_class_map
+from flipguard.comparison.corrected import relabelled
 from flipguard.comparison.engine import Sources, coded_table, describe, quoted, register
 from flipguard.comparison.expression import Plan
 from flipguard.comparison.gate import GateSettings
@@ -20,7 +21,7 @@ from flipguard.comparison.scores import as_logits, row_scores
 from flipguard.comparison.stream import Block, aligned_blocks, joined_blocks, same_order
 from flipguard.metrics import fit_temperature
 from flipguard.predictions import Predictions, read_predictions
-from flipguard.predictions.table import plain_type
+from flipguard.predictions.columns import is_text, plain_type
 from flipguard.types import InputError
 
 MOST_SLICE_VALUES = 100
@@ -84,44 +85,72 @@ class Prepared:
         """The rows of both files side by side, with their scores."""
         plan = self.sources.plan
         if self.aligned:
-            return aligned_blocks(self.old, self.new, plan, self.vocabulary)
-        return joined_blocks(self.sources.old, self.sources.new, plan)
+            return aligned_blocks(self.old, self.new, plan, tuple(self.sources.slices), self.vocabulary)
+        return joined_blocks(self.sources.old, self.sources.new, plan, self.sources.slices)
 
 
 def prepare(connection: duckdb.DuckDBPyConnection, old: Predictions, new: Predictions, options: Options) -> Prepared:
-    ids = [plain_type(p.schema.field("id").type) for p in (old, new)]
-    id_as_text = pa.types.is_integer(ids[0]) != pa.types.is_integer(ids[1])
-    overruled = not isinstance(options.labels, str) or options.labels not in ("agree", "old", "new")
-    aside = len(options.calibrate_on) == 1
+    corrected, aside = _overruling(old, new, options)
+    named = [p for p in (old, new, corrected, aside) if p is not None]
+    whole = [pa.types.is_integer(plain_type(p.schema.field("id").type)) for p in named]
+    id_as_text = any(whole) and not all(whole)
     has_scores = bool(old.scores or new.scores)
-    aligned = has_scores and not overruled and not aside and same_order(old, new)
+    aligned = has_scores and corrected is None and aside is None and same_order(old, new)
     joins_scores = has_scores and not aligned
     for predictions, view in ((old, "old_rows"), (new, "new_rows")):
         register(connection, predictions, view, scores=joins_scores)
+        _check_weight(connection, predictions, view)
     vocabulary = _vocabulary(connection, old, new, options)
     slices, notes = _slices(connection, old, new, options)
-    tables = {
-        "relabelled": _relabelled(connection, options.labels, vocabulary, id_as_text) if overruled else None,
-        "aside": _aside(connection, options.calibrate_on[0], id_as_text) if aside else None,
+    grouped = dict.fromkeys((*slices, *([options.cluster] if options.cluster else [])))
+    shared: dict[str, Any] = {
+        "id_as_text": id_as_text,
+        "slices": {name: f"by_{i}" for i, name in enumerate(grouped)},
+        "relabelled": relabelled(connection, corrected, vocabulary, id_as_text) if corrected is not None else None,
+        "aside": _aside(connection, aside, id_as_text) if aside is not None else None,
+        "scores": joins_scores,
     }
-    left, left_columns = coded_table(
-        connection, old, "old_rows", vocabulary.old, id_as_text=id_as_text, scores=joins_scores, **tables
-    )
-    right, right_columns = coded_table(
-        connection, new, "new_rows", vocabulary.new, id_as_text=id_as_text, scores=joins_scores, **tables
-    )
+    left, left_columns = coded_table(connection, old, "old_rows", vocabulary.old, **shared)
+    right, right_columns = coded_table(connection, new, "new_rows", vocabulary.new, **shared)
     plan = Plan(
         old_columns=left_columns,
         new_columns=right_columns,
-        labels="agree" if overruled else options.labels,
-        by=tuple(dict.fromkeys((*slices, *([options.cluster] if options.cluster else [])))),
+        labels="agree" if corrected is not None else options.labels,
+        by=tuple(shared["slices"].values()),
         split=options.split,
         scores=joins_scores,
     )
     if options.split is not None and not plan.has("split"):
         raise InputError("--split needs a column 'split' in one of the files, and neither has one.")
-    sources = Sources(connection, left, right, plan)
+    sources = Sources(connection, left, right, plan, shared["slices"])
     return Prepared(old, new, sources, vocabulary, slices, aligned, id_as_text, (*vocabulary.notes, *notes))
+
+
+def _overruling(old: Predictions, new: Predictions, options: Options) -> tuple[Predictions | None, Predictions | None]:
+    """The file of corrected labels and that of ids to calibrate on, where there are any."""
+    corrected = aside = None
+    if not isinstance(options.labels, str) or options.labels not in ("agree", "old", "new"):
+        path = isinstance(options.labels, str | Path)
+        corrected = read_predictions(options.labels, name=None if path else "labels", need="label")
+    for side, predictions in (("old", old), ("new", new)):
+        if corrected is None and options.labels == side and "label" not in predictions.columns:
+            raise InputError(f"--labels {side}: {predictions.name} has no column 'label'.")
+    if len(options.calibrate_on) == 1:
+        if not (old.scores and new.scores):
+            raise InputError("--calibrate-on needs logits or probabilities in both files.")
+        path = isinstance(options.calibrate_on[0], str | Path)
+        aside = read_predictions(options.calibrate_on[0], name=None if path else "calibrate_on", need="id")
+    return corrected, aside
+
+
+def _check_weight(connection: duckdb.DuckDBPyConnection, predictions: Predictions, view: str) -> None:
+    if "weight" not in predictions.columns:
+        return
+    # A comparison alone would pass over NaN: the bounds that a Parquet file states leave it out.
+    bad = f"FROM {view} WHERE weight IS NULL OR NOT isfinite(weight::DOUBLE) OR weight < 0 LIMIT 1"
+    for id_, weight in connection.sql(f"SELECT id, weight {bad}").fetchall():
+        came = "none" if weight is None else f"{weight:g}"
+        raise InputError(f"{predictions.name}: the weight of id {id_} must be a number of at least 0, it is {came}.")
 
 
 def _vocabulary(
@@ -130,12 +159,14 @@ def _vocabulary(
     class_map = options.class_map
     if isinstance(class_map, str | Path):
         class_map = read_class_map(class_map)
+    class_map = {str(before): str(after) for before, after in (class_map or {}).items()}
     sides = [describe(connection, old, "old_rows"), describe(connection, new, "new_rows")]
     named = any(side.classes is not None or side.labels or side.predictions for side in sides) or class_map
     by_name = class_map or any(side.labels is not None or side.predictions is not None for side in sides)
     if named and by_name:
         pairs = ((old, "old_rows"), (new, "new_rows"))
         sides = [_observed(connection, p, view, side) for (p, view), side in zip(pairs, sides, strict=True)]
+        sides = [_by_score(p, side) for (p, _), side in zip(pairs, sides, strict=True)]
     vocabulary = match_classes(sides[0], sides[1], class_map)
     _check_labels(sides, vocabulary)
     _check_width(old, new, vocabulary)
@@ -146,6 +177,28 @@ def _observed(connection: duckdb.DuckDBPyConnection, predictions: Predictions, v
     if side.classes is not None or not side.has_indices:
         return side
     return describe(connection, predictions, view, observe=True)
+
+
+def _by_score(predictions: Predictions, side: Side) -> Side:
+    """Without a list of classes a number is its own name, and score i is that of class i: names then lead nowhere."""
+    if side.classes is not None:
+        return side
+    labels, predicted = side.labels or (), side.predictions or ()
+    if predictions.scores:
+        for name in (*labels, *predicted):
+            if not name.isdecimal():
+                raise InputError(
+                    f"{side.name} has scores and the class '{name}', but no list of classes: which score is whose is "
+                    "unknown. Write it with its classes, use class indices, or leave the scores out."
+                )
+        return replace(side, classes=tuple(str(i) for i in range(predictions.score_width)))
+    text = [c in predictions.columns and is_text(predictions.schema.field(c).type) for c in ("label", "prediction")]
+    if labels and predicted and text[0] != text[1] and not set(labels) & set(predicted):
+        raise InputError(
+            f"{side.name} has labels such as '{labels[0]}' and predictions such as '{predicted[0]}', and no list of "
+            "classes that says which is which. Write it with its classes."
+        )
+    return side
 
 
 def _check_labels(sides: list[Side], vocabulary: Vocabulary) -> None:
@@ -176,6 +229,11 @@ def _check_width(old: Predictions, new: Predictions, vocabulary: Vocabulary) -> 
                     f"{predictions.name}: its rows hold {widths[predictions.name]} scores, "
                     f"but it names {len(predictions.classes)} classes."
                 )
+    if old.scores and vocabulary.old_classes and len(set(vocabulary.old_classes)) < len(vocabulary.old_classes):
+        raise InputError(
+            f"the class map makes one class of several of {old.name}'s, and their scores cannot be made one: leave the "
+            "scores out."
+        )
     if old.scores and new.scores and vocabulary.match() is None and old.score_width != new.score_width:
         raise InputError(
             f"{old.name} has {old.score_width} scores per row and {new.name} {new.score_width}: class names in both "
@@ -189,12 +247,21 @@ def _slices(
     """The slice columns to group by: those asked for, or every one with few values."""
     known = {name: p for p in (old, new) for name in p.slices}
     for name in (*(options.by or ()), *([options.cluster] if options.cluster else ())):
+        if name == options.cluster == "label":
+            raise InputError("samples of one class are not one cluster: --cluster needs a column such as customer.")
         if name not in known and name != "label":
             close = get_close_matches(name, known, n=1)
             hint = f" Did you mean '{close[0]}'?" if close else f" Columns to slice by: {', '.join(known) or 'none'}."
             raise InputError(f"neither file has a column '{name}'.{hint}")
+        for predictions in (old, new):
+            if name in predictions.slices and pa.types.is_nested(predictions.schema.field(name).type):
+                raise InputError(
+                    f"{predictions.name}: column '{name}' holds a list or struct per row: no value to slice by."
+                )
     if options.by is not None:
-        return tuple(dict.fromkeys(name for name in options.by if name != "label")), []
+        asked = tuple(dict.fromkeys(name for name in options.by if name != "label"))
+        _check_kinds(old, new, (*asked, *([options.cluster] if options.cluster else [])))
+        return asked, []
     chosen: list[str] = []
     many: list[str] = []
     for name, predictions in known.items():
@@ -204,49 +271,26 @@ def _slices(
         view = "new_rows" if predictions is new else "old_rows"
         distinct = connection.sql(f"SELECT approx_count_distinct({quoted(name)}) FROM {view}").fetchall()[0][0]
         (chosen if distinct <= MOST_SLICE_VALUES else many).append(name)
+    _check_kinds(old, new, (*chosen, *([options.cluster] if options.cluster else [])))
     notes = [f"not sliced by {name}: it has over {MOST_SLICE_VALUES} values (--by {name} does it)." for name in many]
     return tuple(chosen), notes
 
 
-def _relabelled(connection: duckdb.DuckDBPyConnection, source: Any, vocabulary: Vocabulary, id_as_text: bool) -> str:
-    """A view of (id, label code) from a file of corrected labels."""
-    labels = read_predictions(source, need="label")
-    table = labels.table(["id", "label"])
-    if vocabulary.names is not None:
-        names = labels_to_names(table["label"], labels, vocabulary)
-        place = pc.index_in(names, value_set=pa.array(vocabulary.names))
-        unknown = pc.and_(place.is_null(), names.is_valid())
-        if pc.any(unknown).as_py():
-            first = names.filter(unknown)[0].as_py()
-            raise InputError(f"{labels.name}: the label '{first}' is no class of either model.")
-        table = table.set_column(1, "label", place)
-    elif not pa.types.is_integer(table["label"].type):
-        raise InputError(f"{labels.name} holds class names, the compared files hold class indices without names.")
-    if id_as_text or not table["id"].type.equals(pa.int64()):
-        table = table.set_column(0, "id", table["id"].cast(pa.string() if id_as_text else table["id"].type))
-    connection.register("relabelled", table)
-    return "relabelled"
+def _check_kinds(old: Predictions, new: Predictions, columns: Iterable[str]) -> None:
+    """A value that is a number in one file and a text in the other is two values."""
+    for name in columns:
+        if name in old.slices and name in new.slices:
+            kinds = [plain_type(p.schema.field(name).type) for p in (old, new)]
+            if is_text(kinds[0]) != is_text(kinds[1]) and not any(pa.types.is_null(kind) for kind in kinds):
+                raise InputError(
+                    f"column '{name}' holds {kinds[0]} in {old.name} and {kinds[1]} in {new.name}: write it alike."
+                )
 
 
-def labels_to_names(values: pa.ChunkedArray, labels: Predictions, vocabulary: Vocabulary) -> pa.ChunkedArray:
-    """Indices read through the file's own class names, or, without any, through the new model's."""
-    if not pa.types.is_integer(values.type):
-        return values.cast(pa.string())
-    assert vocabulary.names is not None
-    names = labels.classes
-    if names is None:
-        codes = vocabulary.new_classes
-        names = tuple(vocabulary.names[c] for c in codes) if codes is not None else vocabulary.names
-    top = pc.max(values).as_py()
-    if top is not None and top >= len(names):
-        raise InputError(f"{labels.name}: label {top} is outside the {len(names)} classes.")
-    return pc.take(pa.array(names), values)
-
-
-def _aside(connection: duckdb.DuckDBPyConnection, source: Any, id_as_text: bool) -> str:
+def _aside(connection: duckdb.DuckDBPyConnection, source: Predictions, id_as_text: bool) -> str:
     """A view of the ids to calibrate on."""
-    ids = read_predictions(source, need="id").table(["id"])
-    connection.register("aside", ids.set_column(0, "id", ids["id"].cast(pa.string())) if id_as_text else ids)
+    ids = pc.unique(source.table(["id"])["id"])
+    connection.register("aside", pa.table({"id": ids.cast(pa.string()) if id_as_text else ids}))
     return "aside"
 
 

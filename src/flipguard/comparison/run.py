@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import ValidationError
 
 from flipguard import statistics
 from flipguard.comparison.engine import Counted, count, engine
@@ -81,27 +82,39 @@ def compare(
     (1, 1, 0.25)
     """
     options = Options(
-        by=None if by is None else tuple(by),
+        by=None if by is None else (by,) if isinstance(by, str) else tuple(by),
         confidence=confidence,
         labels=labels,
         class_map=class_map,
         on_missing=on_missing,
         cluster=cluster,
-        noise=tuple(noise),
-        calibrate_on=tuple(calibrate_on),
+        noise=_several(noise),
+        calibrate_on=_several(calibrate_on),
         split=split,
         correction=correction,
         alpha=alpha,
         cost_ratio=cost_ratio,
-        gate=gate if isinstance(gate, GateSettings) else GateSettings(**(gate or {})),
+        gate=gate if isinstance(gate, GateSettings) else _gate_settings(gate or {}),
         flips=flips,
         memory=memory,
     )
-    first = read_predictions(old, name=None if isinstance(old, str | Path) else "old")
-    second = read_predictions(new, name=None if isinstance(new, str | Path) else "new")
+    first, second = _named(old, "old"), _named(new, "new")
     with engine(memory) as connection:
         prepared = prepare(connection, first, second, options)
         return _compare(prepared, options)
+
+
+def _several(sources: Any) -> tuple[Any, ...]:
+    """A single source stands for a list of one: a path or a dict would otherwise come apart into letters or keys."""
+    return tuple(sources) if isinstance(sources, list | tuple) else (sources,)
+
+
+def _gate_settings(given: Mapping[str, Any]) -> GateSettings:
+    try:
+        return GateSettings(**given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise InputError(f"gate: {'.'.join(map(str, first['loc']))}: {first['msg']}.") from error
 
 
 def _compare(prepared: Prepared, options: Options) -> Comparison:
@@ -139,7 +152,7 @@ def _compare(prepared: Prepared, options: Options) -> Comparison:
         classes=classes,
         slices=slices,
         worst_flips=_worst_flips(prepared, counted, classes, streamed),
-        noise=_noise(prepared, options),
+        noise=_noise(prepared, options, found["labelled"]),
         samples_to_significance=_samples_to_significance(found, options),
         notes=_notes(prepared, counted, whole, options),
     )
@@ -173,7 +186,8 @@ def _stream(
 
 def _temperatures(prepared: Prepared, options: Options) -> tuple[float, float] | None:
     if len(options.calibrate_on) == 2:
-        first, second = (read_predictions(source) for source in options.calibrate_on)
+        sides = zip(("calibrate_on (old)", "calibrate_on (new)"), options.calibrate_on, strict=True)
+        first, second = (_named(source, name) for name, source in sides)
         return temperature_on(first), temperature_on(second)
     if not (prepared.old.scores and prepared.new.scores and prepared.sources.plan.has("split")):
         return None
@@ -243,21 +257,26 @@ def _worst_flips(
     vocabulary = prepared.vocabulary
     if streamed is not None:
         return flipped_samples(streamed.worst, vocabulary)
-    code = {vocabulary.name(int(label)): int(label) for label in np.unique(counted.label)}
+    code = {vocabulary.name(int(label)): int(label) for label in np.unique(counted.label[counted.label >= 0])}
     chosen = [group for group in classes if group.example is not None][:WORST_FLIPS]
     examples = {g.example: code[g.value] for g in chosen if g.example is not None and g.value is not None}
     return flipped_samples(find_negative_flips(prepared.sources, examples), vocabulary)
 
 
-def _noise(prepared: Prepared, options: Options) -> Any:
+def _named(source: Any, name: str) -> Predictions:
+    return read_predictions(source, name=None if isinstance(source, str | Path) else name)
+
+
+def _noise(prepared: Prepared, options: Options, labelled: int) -> Any:
     if not options.noise:
         return None
-    copies = [read_predictions(source) for source in options.noise]
+    copies = [_named(source, f"noise {i + 1}") for i, source in enumerate(options.noise)]
     return noise_floor(
         prepared.sources,
         copies,
         prepared.vocabulary,
         id_as_text=prepared.id_as_text,
+        labelled=labelled,
         confidence=options.confidence,
     )
 

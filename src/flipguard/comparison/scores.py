@@ -24,16 +24,21 @@ def row_scores(column: pa.Array, width: int, name: str, ids: pa.Array) -> tuple[
     if pa.types.is_fixed_size_list(column.type):
         if column.type.list_size != width:
             raise InputError(f"{name}: its rows hold {column.type.list_size} scores, but it has {width} classes.")
-        values = column.values.slice(column.offset * width, len(column) * width)
     else:
         lengths = pc.list_value_length(column).fill_null(width).to_numpy()
         if (lengths != width).any():
             row = int(np.flatnonzero(lengths != width)[0])
             raise InputError(f"{name}: id {ids[row]} has {lengths[row]} scores, expected {width}: one for every class.")
-        values = column.flatten() if valid.all() else pc.fill_null(column, [0.0] * width).flatten()
-    if values.null_count:
+    # Flattening leaves out the rows that are missing.
+    there = column.flatten()
+    if there.null_count:
         raise InputError(f"{name}: a score within a row is missing. Every row needs one finite number per class.")
-    return values.to_numpy(zero_copy_only=False).reshape(-1, width), valid
+    values = there.to_numpy(zero_copy_only=False).reshape(-1, width)
+    if valid.all():
+        return values, valid
+    padded = np.zeros((len(column), width), values.dtype)
+    padded[valid] = values
+    return padded, valid
 
 
 def as_logits(values: Matrix, kind: str, name: str) -> Matrix:

@@ -4,7 +4,7 @@ Files that hold the same ids in the same order are read in step, with no join at
 which spills to disk when memory runs out.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
@@ -16,16 +16,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flipguard.comparison.classes import Value, Vocabulary
+from flipguard.comparison.engine import not_finite
 from flipguard.comparison.expression import CALIBRATION, ONLY_OLD, OTHER_SPLIT, VALIDATION, Plan, joined
 from flipguard.comparison.groups import Codes, Family, group_codes
 from flipguard.comparison.scores import Matrix, as_logits, row_scores
-from flipguard.metrics import Rows, Tally, fit_temperature, score_rows
+from flipguard.metrics import OUTCOMES, Rows, Tally, fit_temperature, score_rows
 from flipguard.predictions import Predictions
-from flipguard.types import InputError
 
 _READ_ROWS = 16_384
-# Blocks whose (B, C) temporaries stay in the cache are about twice as fast as whole batches.
-_BLOCK_VALUES = 200_000
+# `score_rows` cuts its rows to what stays in the cache; this bounds what a block of wide rows takes beside that.
+_BLOCK_VALUES = 2_000_000
 _WORKERS = 2
 
 FLIP_COLUMNS = ("id", "label", "old", "new", "outcome", "old_confidence", "new_confidence", "displacement", "rank")
@@ -87,9 +87,11 @@ def in_step(
         b = b.slice(rows) if b.num_rows > rows else next(right, None)
 
 
-def aligned_blocks(old: Predictions, new: Predictions, plan: Plan, vocabulary: Vocabulary) -> Iterator[Block]:
-    """Both files in step, which `same_order` has found to be possible."""
-    wanted = ("label", "prediction", "weight", "split", *plan.by)
+def aligned_blocks(
+    old: Predictions, new: Predictions, plan: Plan, slices: Iterable[str], vocabulary: Vocabulary
+) -> Iterator[Block]:
+    """Both files in step, which `same_order` has found to be possible; `slices` are the columns to group by."""
+    wanted = ("label", "prediction", "weight", "split", *slices)
     old_columns, new_columns = (
         list(dict.fromkeys(["id", *(c for c in wanted if c in p.columns), *([p.scores] if p.scores else [])]))
         for p in (old, new)
@@ -105,14 +107,14 @@ def aligned_blocks(old: Predictions, new: Predictions, plan: Plan, vocabulary: V
             compared=compared,
             calibration=calibration,
             weight=_weight(_either(sides, "weight")),
-            by={name: _either(sides, name) for name in plan.by},
+            by={name: _either(sides, name) for name in slices},
             old_scores=sides["old"][old.scores] if old.scores else None,
             new_scores=sides["new"][new.scores] if new.scores else None,
         )
 
 
-def joined_blocks(old: Any, new: Any, plan: Plan) -> Iterator[Block]:
-    """The rows as DuckDB joins them; `old` and `new` are tables of codes (see engine.coded_table)."""
+def joined_blocks(old: Any, new: Any, plan: Plan, slices: Mapping[str, str]) -> Iterator[Block]:
+    """The rows as DuckDB joins them; `old` and `new` are tables of codes, `slices` as in engine.Sources."""
     reader = joined(old, new, plan).to_native().to_arrow_reader(_READ_ROWS)
     for batch in reader:
         columns = _columns(batch)
@@ -130,7 +132,7 @@ def joined_blocks(old: Any, new: Any, plan: Plan) -> Iterator[Block]:
             compared=outcome < ONLY_OLD,
             calibration=outcome == CALIBRATION,
             weight=_weight(columns.get("weight")),
-            by={name: columns[name] for name in plan.by},
+            by={name: columns[column] for name, column in slices.items()},
             old_scores=columns.get("old_scores"),
             new_scores=columns.get("new_scores"),
         )
@@ -162,6 +164,8 @@ def _codes(column: pa.Array | None, mapping: Mapping[Value, int] | None, rows: i
         return np.asarray(pc.fill_null(column, -1).to_numpy(zero_copy_only=False), np.int64)
     text = not pa.types.is_integer(column.type)
     chosen = {value: code for value, code in mapping.items() if isinstance(value, str) == text}
+    # An index column may be too narrow for the indices of classes that it never names.
+    column = column if text else pc.cast(column, pa.int64())
     place = pc.index_in(column, value_set=pa.array(list(chosen), column.type))
     lookup = np.array([*chosen.values(), -1], np.int64)
     codes: Codes = lookup[pc.fill_null(place, len(chosen)).to_numpy(zero_copy_only=False)]
@@ -214,7 +218,9 @@ class Scorer:
         size = max(1, _BLOCK_VALUES // width)
         match = self.vocabulary.match()
         totals: list[Tally] | None = None
-        worst, flips = [], []
+        # Flips are picked out of each part and made a table once per block: a table has a price however few its rows.
+        chosen = np.isin(np.arange(len(OUTCOMES)), (1, 2, 4, 6) if self.keep_flips else (1,))
+        changed = []
         for start in range(0, len(block.label), size):
             part = slice(start, start + size)
             rows = score_rows(
@@ -234,12 +240,10 @@ class Scorer:
                 for group, family in zip(groups, self.families, strict=True)
             ]
             totals = tallies if totals is None else [a + b for a, b in zip(totals, tallies, strict=True)]
-            changed = _flip_table(rows, block, start, (1, 2, 4, 6) if self.keep_flips else (1,))
-            worst.append(_worst(changed, self.worst))
-            if self.keep_flips:
-                flips.append(changed)
+            changed.append(_flips(rows, start, chosen))
         assert totals is not None
-        return Streamed(tuple(totals), _worst(pa.concat_tables(worst), self.worst), tuple(flips))
+        flips = _flip_table(changed, block)
+        return Streamed(tuple(totals), _worst(flips, self.worst), (flips,) if self.keep_flips else ())
 
     def _scores(self, column: pa.Array | None, predictions: Predictions, ids: pa.Array) -> tuple[Matrix | None, Any]:
         if column is None:
@@ -254,32 +258,32 @@ class Scorer:
         for side, predictions in enumerate((self.old, self.new)):
             scored = rows.models.scored[:, side]
             if predictions.scores and not scored.all():
-                first = ids[int(np.flatnonzero(~scored)[0])]
-                raise InputError(
-                    f"{predictions.name}: the {predictions.scores} of id {first} hold NaN or infinity. "
-                    "Expected finite numbers; leave the row's scores empty if the model failed on it."
-                )
+                raise not_finite(predictions, ids[int(np.flatnonzero(~scored)[0])])
 
 
-def _flip_table(rows: Rows, block: Block, start: int, outcomes: tuple[int, ...]) -> pa.Table:
-    """The rows with one of the outcomes, as FLIP_COLUMNS."""
-    index = np.flatnonzero(np.isin(rows.outcome, outcomes))
+def _flips(rows: Rows, start: int, chosen: npt.NDArray[np.bool_]) -> tuple[npt.NDArray[Any], ...]:
+    """Where in the block the rows with a `chosen` (7,) outcome are, and the columns from FLIP_COLUMNS' `old` on."""
+    index = np.flatnonzero(chosen[rows.outcome])
     top, pair = rows.top_probability, rows.pair
     assert top is not None
     assert rows.old is not None
     assert rows.new is not None
-    nothing = np.full(len(index), np.nan)
-    columns = (
-        block.id.take(pa.array(start + index)),
-        block.label[start + index],
+    return (
+        start + index,
         rows.old[index],
         rows.new[index],
         rows.outcome[index],
         top[index, 0],
         top[index, 1],
-        pair.displacement[index] if pair is not None else nothing,
+        pair.displacement[index] if pair is not None else np.full(len(index), np.nan),
         pair.rank[index] if pair is not None else np.zeros(len(index), np.int64),
     )
+
+
+def _flip_table(parts: Sequence[tuple[npt.NDArray[Any], ...]], block: Block) -> pa.Table:
+    """The flips of a block's parts, as FLIP_COLUMNS."""
+    index, *measured = (np.concatenate(column) for column in zip(*parts, strict=True))
+    columns = (block.id.take(pa.array(index)), block.label[index], *measured)
     return pa.table(dict(zip(FLIP_COLUMNS, columns, strict=True)))
 
 
@@ -351,13 +355,14 @@ def fit_temperatures(
         if block.old_scores is None or block.new_scores is None:
             return None
         use = block.calibration & (block.label >= 0)
+        found = {}
         for side, predictions, column in (("old", old, block.old_scores), ("new", new, block.new_scores)):
-            values, valid = row_scores(column, predictions.score_width, predictions.name, block.id)
+            found[side], valid = row_scores(column, predictions.score_width, predictions.name, block.id)
             use = use & valid
-            kept[side].append(as_logits(values, str(predictions.scores), predictions.name))
         labels.append(block.label[use])
-        for parts in kept.values():
-            parts[-1] = parts[-1][use].copy()
+        for side, predictions in (("old", old), ("new", new)):
+            # Indexing copies: the block's own memory can go.
+            kept[side].append(as_logits(found[side][use], str(predictions.scores), predictions.name))
         if sum(len(part) for part in labels) >= most:
             break
     label = np.concatenate(labels)

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 _BASE = np.uint64(0x9E3779B97F4A7C15)
+_NULL = np.uint64(0xD1B54A32D192ED03)
 _CHUNK_ROWS = 1_000_000
 
 Hashes = npt.NDArray[np.uint64]
@@ -24,7 +25,9 @@ def _mix(h: Hashes) -> Hashes:
 
 
 def _hash_text(values: pa.Array) -> Hashes:
-    """One 64-bit hash per UTF-8 string: Σ (byte_j + 1)·B^j mod 2⁶⁴, mixed with the length. Null hashes to 0.
+    """One 64-bit hash per UTF-8 string: Σ (byte_j + 1)·B^j mod 2⁶⁴, mixed with the length.
+
+    The empty text hashes to 0 and null to a constant of its own, so that no label and an empty one stay apart.
 
     The polynomial is summed by differences of a running total, so no Python loop touches a row.
     """
@@ -45,7 +48,7 @@ def _hash_text(values: pa.Array) -> Hashes:
     )
     polynomial = running[offsets[1:] - start] - running[offsets[:-1] - start]
     hashes = _mix(polynomial ^ (lengths.astype(np.uint64) << np.uint64(48)))
-    return np.where(np.asarray(text.is_valid()), hashes, np.uint64(0))
+    return np.where(np.asarray(text.is_valid()), hashes, _NULL)
 
 
 def fingerprint(ids: pa.Array | pa.ChunkedArray, labels: pa.Array | pa.ChunkedArray) -> str:
@@ -61,9 +64,9 @@ def fingerprint(ids: pa.Array | pa.ChunkedArray, labels: pa.Array | pa.ChunkedAr
     False
     """
     table = pa.table({"id": ids, "label": labels})
-    total = np.uint64(0)
+    total = 0
     for batch in table.to_batches(max_chunksize=_CHUNK_ROWS):
-        # A null label stays apart from every text: its hash is 0, and the id's is mixed in after a shift.
+        # The factor keeps an id and a label from changing places.
         rows = _mix(_hash_text(batch.column(0)) * np.uint64(3) + _hash_text(batch.column(1)))
-        total = total + rows.sum(dtype=np.uint64)
-    return f"fg1-{table.num_rows}-{int(total):016x}"
+        total += int(rows.sum(dtype=np.uint64))
+    return f"fg1-{table.num_rows}-{total % 2**64:016x}"

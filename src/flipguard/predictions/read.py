@@ -1,24 +1,22 @@
 """Read predictions from whatever holds them: Parquet, CSV, NPZ, Arrow, a folder or glob of parts, a data frame."""
 
+import csv
 import glob
+import gzip
+import re
 import zipfile
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from flipguard.predictions.table import (
-    Need,
-    Predictions,
-    check_columns,
-    is_text,
-    plain_type,
-    stored_metadata,
-    to_arrow,
-)
+from flipguard.predictions.columns import RESERVED, Need, check_columns, is_text, plain_type, to_arrow
+from flipguard.predictions.table import Predictions, stored_metadata
 from flipguard.types import InputError
 
 _PARQUET = (".parquet", ".pq")
@@ -42,21 +40,21 @@ def read_predictions(source: Any, *, name: str | None = None, need: Need = "pred
     name = name or "predictions"
     if isinstance(source, dict):
         return Predictions.from_arrays(**_sorted_columns(source), name=name, need=need)
-    return Predictions.from_table(
-        source if isinstance(source, pa.Table) else _frame_to_arrow(source), name=name, need=need
-    )
+    table = source if isinstance(source, pa.Table) else _frame_to_arrow(source, name)
+    return Predictions.from_table(table, name=name, need=need)
 
 
 def _sorted_columns(columns: dict[str, Any]) -> dict[str, Any]:
     """The columns that `from_arrays` knows by name, and the rest as slices."""
-    known = ("id", "label", "prediction", "logits", "probabilities", "weight", "split", "features")
-    facts = ("classes", "model", "version", "metadata")
-    rest = {key: value for key, value in columns.items() if key not in known + facts}
-    return {**{key: columns[key] for key in known + facts if key in columns}, "slices": rest}
+    facts = {"classes": object, "model": str, "version": str, "metadata": Mapping}
+    # A column may be named `model` or `version`: it holds one value per row, the fact is one text.
+    known = {k: v for k, v in columns.items() if k in RESERVED or (k in facts and isinstance(v, facts[k]))}
+    return {**known, "slices": {str(k): v for k, v in columns.items() if k not in known}}
 
 
-def _frame_to_arrow(frame: Any) -> pa.Table:
+def _frame_to_arrow(frame: Any, name: str) -> pa.Table:
     import narwhals as nw
+    from narwhals.exceptions import NarwhalsError
 
     try:
         wrapped = nw.from_native(frame)
@@ -65,8 +63,15 @@ def _frame_to_arrow(frame: Any) -> pa.Table:
             f"predictions cannot be read from a {type(frame).__name__}: pass a path, a data frame, an Arrow table or a "
             "dict of arrays."
         ) from error
+    except NarwhalsError as error:
+        raise InputError(f"{name} cannot be read as a table: {' '.join(str(error).split())}.") from error
     eager = wrapped.collect() if isinstance(wrapped, nw.LazyFrame) else wrapped
-    table = eager.to_arrow()
+    try:
+        # pandas names columns by numbers as well.
+        table = eager.rename({c: str(c) for c in eager.columns if not isinstance(c, str)}).to_arrow()
+    except (NarwhalsError, pa.ArrowException) as error:
+        reason = " ".join(str(error.args[0] if error.args else error).split())
+        raise InputError(f"{name} cannot be read as a table: {reason}.") from error
     return table.select([c for c in table.column_names if not c.startswith("__index_level_")])
 
 
@@ -117,6 +122,7 @@ def _read_parquet(paths: tuple[Path, ...], name: str, need: Need) -> Predictions
                 f"{name}: its parts hold different columns: {paths[0].name} and {path.name} differ in "
                 f"{', '.join(differ)}."
             )
+        _check_same_kinds(schema, other, name, (paths[0].name, path.name))
     rows = sum(count for _, count in footers)
     if not rows:
         raise InputError(f"{name} is empty: a prediction file needs at least one row.")
@@ -132,11 +138,23 @@ def _read_parquet(paths: tuple[Path, ...], name: str, need: Need) -> Predictions
     return Predictions(name=name, source=paths, schema=schema, rows=rows, **known)
 
 
+def _check_same_kinds(first: pa.Schema, other: pa.Schema, name: str, parts: tuple[str, str]) -> None:
+    """A column may be wider in one part than in another, but not numbers in one and text in the other."""
+    for column in first:
+        if first.names.count(column.name) > 1:
+            raise InputError(f"{name} has two columns named '{column.name}': rename one of them.")
+        kinds = column.type, other.field(column.name).type
+        if is_text(kinds[0]) != is_text(kinds[1]) and not any(pa.types.is_null(kind) for kind in kinds):
+            raise InputError(
+                f"{name}: its column '{column.name}' holds {kinds[0]} in {parts[0]} and {kinds[1]} in {parts[1]}."
+            )
+
+
 def _parquet_footer(path: Path) -> tuple[pa.Schema, int]:
     try:
         with pq.ParquetFile(path) as file:
             return file.schema_arrow, int(file.metadata.num_rows)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise InputError(
             f"{path} is no readable Parquet file ({_first_line(error)}). Was it written to the end?"
         ) from error
@@ -168,13 +186,20 @@ def _read_arrow(path: Path, name: str, need: Need) -> Predictions:
 
 
 def _read_npz(path: Path, name: str, need: Need) -> Predictions:
+    if not zipfile.is_zipfile(path):
+        raise InputError(f"{name} is no NPZ file. Was it written to the end, with numpy.savez?")
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        # NumPy leaves the file open if the archive is broken.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             columns = {key: archive[key] for key in archive.files}
-    except (ValueError, zipfile.BadZipFile, EOFError, KeyError) as error:
+    except (ValueError, zipfile.BadZipFile, EOFError, KeyError, RuntimeError) as error:
         hint = " Save strings as a NumPy string array, not as objects." if "pickle" in str(error).lower() else ""
         raise InputError(f"{name} is no readable NPZ file ({_first_line(error)}).{hint}") from error
-    facts = {key: columns.pop(key) for key in ("classes", "model", "version") if key in columns}
+    facts = {
+        key: columns.pop(key)
+        for key in ("classes", "model", "version")
+        if key in columns and (key == "classes" or not columns[key].ndim)
+    }
     known: dict[str, Any] = {key: str(value) for key, value in facts.items() if key != "classes"}
     if "classes" in facts:
         known["classes"] = [str(c) for c in facts["classes"].tolist()]
@@ -193,19 +218,56 @@ def _read_csv(path: Path, name: str, need: Need) -> Predictions:
     import duckdb
 
     with duckdb.connect() as connection:
+        # Every row is looked at before a type is chosen: an id that is a number in the first million rows and a
+        # name in the next stays text throughout. No line is skipped to make the rest fit.
+        options: dict[str, Any] = {"header": True, "sample_size": -1, "skiprows": 0}
         try:
-            # Every row is looked at before a type is chosen: an id that is a number in the first million rows and a
-            # name in the next stays text throughout.
-            relation = connection.read_csv(plain_path(path), header=True, sample_size=-1)
-            table = relation.to_arrow_table()
+            columns = connection.read_csv(plain_path(path), **options).columns
+            # As text first: a guess would read the class names 01 and true as 1, and the id 2024-01-31 as a date.
+            exact = [column for column in ("id", "label", "prediction") if column in columns]
+            options["dtype"] = dict.fromkeys(exact, "VARCHAR")
+            table = connection.read_csv(plain_path(path), **options).to_arrow_table()
         except duckdb.Error as error:
             raise InputError(f"{name} is no readable CSV file ({_first_line(error)}).") from error
+    _refuse_repeated_header(path, name, table.column_names)
+    for column in exact:
+        place = table.column_names.index(column)
+        table = table.set_column(place, column, _numbers_from_text(table.column(place)))
     if "id" not in table.column_names:
+        if re.match(r"\W*id\W", table.column_names[0]):
+            raise InputError(f"{name} is no readable CSV file: its lines do not all have as many cells as its header.")
         raise InputError(
             f"{name} has no column 'id' (its first line reads: {', '.join(table.column_names)[:80]}). "
             "A CSV file needs a header line such as id,label,prediction."
         )
     return Predictions.from_table(table, name=name, need=need)
+
+
+def _numbers_from_text(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Integers where every text is one as Python writes it (3.0, from a column with gaps, counts as 3), else text."""
+    values = pc.utf8_trim_whitespace(values)
+    values = pc.if_else(pc.equal(values, ""), pa.scalar(None, values.type), values)
+    whole = pc.match_substring_regex(values, r"^(0|-?[1-9][0-9]{0,18})(\.0+)?$")
+    if pc.all(whole).as_py() is False:
+        return values
+    try:
+        return pc.cast(pc.replace_substring_regex(values, r"\.0+$", ""), pa.int64())
+    except pa.ArrowInvalid:
+        return values
+
+
+def _refuse_repeated_header(path: Path, name: str, columns: list[str]) -> None:
+    """DuckDB renames a repeated column to label_1; which of the two is meant only its author knows."""
+    if not any(re.fullmatch(r"(.+)_\d+", c) for c in columns):
+        return
+    opened = gzip.open if path.suffix.lower() == ".gz" else open
+    with opened(path, "rt", encoding="utf-8-sig") as file:
+        line = file.readline()
+    for delimiter in ",;\t|":
+        header = [cell.strip() for cell in next(csv.reader([line], delimiter=delimiter), [])]
+        twice = [cell for cell in header if header.count(cell) > 1]
+        if len(header) == len(columns) and twice and "id" in header:
+            raise InputError(f"{name} has two columns named '{twice[0]}': rename one of them.")
 
 
 def plain_path(path: Path) -> str:

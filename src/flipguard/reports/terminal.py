@@ -85,7 +85,7 @@ def _samples(comparison: Comparison) -> str:
     unlabelled = comparison.n - comparison.labelled
     labels = f", {unlabelled:,} without a label" if unlabelled else ""
     clusters = f", clustered by {clean(comparison.cluster)}" if comparison.cluster else ""
-    return f"{comparison.n:,} samples{labels}{clusters}"
+    return f"{comparison.n:,} sample{'' if comparison.n == 1 else 's'}{labels}{clusters}"
 
 
 def _verdict_style(comparison: Comparison) -> str:

@@ -13,13 +13,15 @@ def check_writable(path: Path, option: str) -> None:
     folder = path.resolve().parent
     if not folder.is_dir():
         raise InputError(f"{option} {path} cannot be written: there is no folder {folder}.")
+    if _is_special(path):
+        # A pipe is not opened to see whether it can be: its reader would take the closing for the end.
+        if not os.access(path, os.W_OK):
+            raise InputError(f"{option} {path} cannot be written.")
+        return
     try:
-        if _is_special(path):
-            path.open("ab").close()
-        else:
-            beside = _beside(path)
-            beside.open("xb").close()
-            beside.unlink()
+        beside = _beside(path)
+        beside.open("xb").close()
+        beside.unlink()
     except OSError as error:
         raise InputError(f"{option} {path} cannot be written: {error.strerror or error}.") from error
 

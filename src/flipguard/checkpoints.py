@@ -1,0 +1,73 @@
+"""Weights in safetensors, everything else in the file's JSON header; written beside and renamed, never half there."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from flipguard.types import InputError
+
+FORMAT = 1
+
+
+def save_checkpoint(path: str | Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+    """Write tensors and JSON-able facts to one file; a reader sees the old file or the new one, whole."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.part")
+    kept, seen = {}, set()
+    for name, tensor in tensors.items():
+        value = tensor.detach().contiguous().cpu()
+        # The format has no aliases: weights that two layers share are written twice.
+        storage = value.untyped_storage().data_ptr()
+        kept[name] = value.clone() if storage in seen else value
+        seen.add(storage)
+    try:
+        # safetensors' own save_file writes to a temporary name of its own, which a kill would leave behind for good.
+        beside.write_bytes(save(kept, metadata={"flipguard": json.dumps({"format": FORMAT, **facts})}))
+        beside.replace(path)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise InputError(f"the checkpoint {path} cannot be written: {error}.") from error
+
+
+def load_checkpoint(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors, on the CPU, and the facts of a checkpoint. Nothing in it is code: no pickle is read."""
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"the checkpoint {path} does not exist.")
+    try:
+        with safe_open(path, framework="pt") as file:
+            facts = json.loads((file.metadata() or {}).get("flipguard", "{}"))
+            return {name: file.get_tensor(name) for name in file.keys()}, facts  # noqa: SIM118
+    except (SafetensorError, ValueError, OSError) as error:
+        raise InputError(f"{path} is no readable safetensors file: {str(error).splitlines()[0]}.") from error
+
+
+def load_weights(network: nn.Module, tensors: Mapping[str, Tensor], path: str | Path) -> nn.Module:
+    """The network with a checkpoint's weights in it, all of them and no others."""
+    wanted = {name: tuple(value.shape) for name, value in network.state_dict().items()}
+    found = {name: tuple(value.shape) for name, value in tensors.items()}
+    if wanted != found:
+        name = next(name for name in (*wanted, *found) if wanted.get(name) != found.get(name))
+        there, here = _shape(found.get(name)), _shape(wanted.get(name))
+        raise InputError(f"{path} holds another network: {name} is {there} there and {here} here.")
+    network.load_state_dict(tensors)
+    return network
+
+
+def _shape(shape: tuple[int, ...] | None) -> str:
+    return "missing" if shape is None else f"of shape {shape}"
+
+
+def nested(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors under a prefix, without it.
+
+    >>> nested({"model.a": 1, "optimiser.a": 2}, "model.")
+    {'a': 1}
+    """
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

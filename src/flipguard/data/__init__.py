@@ -1,0 +1,31 @@
+"""Data sets behind one interface: loading by name, splits, batches, augmentation."""
+
+from flipguard.data.augment import Augmentation, measure_normalisation, normalise
+from flipguard.data.batches import Batches
+from flipguard.data.dataset import DataSet, Split
+from flipguard.data.files import ImageFiles
+from flipguard.data.folders import in_memory
+from flipguard.data.load import DATA, load_data
+from flipguard.data.randomness import random_bits, random_normal, random_order, random_uniform
+from flipguard.data.splits import split_validation, subset
+from flipguard.data.text import encode_text
+
+__all__ = [
+    "DATA",
+    "Augmentation",
+    "Batches",
+    "DataSet",
+    "ImageFiles",
+    "Split",
+    "encode_text",
+    "in_memory",
+    "load_data",
+    "measure_normalisation",
+    "normalise",
+    "random_bits",
+    "random_normal",
+    "random_order",
+    "random_uniform",
+    "split_validation",
+    "subset",
+]

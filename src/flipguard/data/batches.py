@@ -1,0 +1,131 @@
+"""The batches of one epoch, the same in every run that asks for them with the same seeds."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from flipguard.data.augment import Augmentation, normalise
+from flipguard.data.dataset import Split
+from flipguard.data.files import ImageFiles
+from flipguard.data.randomness import random_order
+from flipguard.types import Batch, InputError, Normalisation
+
+
+@dataclass(frozen=True)
+class Batches:
+    """The batches of one epoch over a split.
+
+    The order is a permutation keyed by (order_seed, epoch) alone, or the stored order when `order_seed` is None; crops
+    and flips are keyed by (augment_seed, epoch, index) alone. Either can therefore be held fixed while the other, or
+    the initialisation, changes. Iteration starts at `start_step` of the epoch and goes on as an unbroken run would.
+
+    `shard` is (rank, world): each process takes every world-th row of each batch, so that together they see the batches
+    of one process. `epochs` is the length of training, from which a batch's progress is computed. Image files are
+    decoded by `workers` processes, with random crops when there is an augmentation.
+
+    >>> split = Split(torch.zeros(5, 2), torch.tensor([0, 1, 0, 1, 0]), torch.arange(5).numpy())
+    >>> [batch.index.tolist() for batch in Batches(split, 2)]
+    [[0, 1], [2, 3], [4]]
+    >>> whole = list(Batches(split, 2, order_seed=7, epoch=3, epochs=10))
+    >>> rest = list(Batches(split, 2, order_seed=7, epoch=3, epochs=10, start_step=1))
+    >>> [batch.index.tolist() for batch in whole[1:]] == [batch.index.tolist() for batch in rest]
+    True
+    >>> float(whole[1].progress), int(whole[1].step)  # (3·3 + 1) of 30 steps are done
+    (0.3333333432674408, 10)
+    """
+
+    split: Split
+    batch_size: int
+    order_seed: int | None = None
+    augment_seed: int = 0
+    epoch: int = 0
+    epochs: int = 1
+    start_step: int = 0
+    drop_last: bool = False
+    augmentation: Augmentation | None = None
+    normalisation: Normalisation | None = None
+    device: "torch.device | str" = "cpu"
+    dtype: torch.dtype = torch.float32
+    channels_last: bool = False
+    shard: tuple[int, int] = (0, 1)
+    workers: int = 0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.split.x, tuple):
+            raise InputError("the split holds raw texts: encode them into tensors with encode_text first.")
+        if self.batch_size < 1:
+            raise InputError(f"batch_size must be at least 1, not {self.batch_size}.")
+        if self.drop_last and self.batch_size > len(self.split):
+            raise InputError(
+                f"a batch of {self.batch_size} is larger than the {len(self.split)} samples, and drop_last leaves none."
+            )
+        if not 0 <= self.start_step <= self.steps:
+            raise InputError(f"start_step must lie in 0 … {self.steps}, the steps of an epoch, not {self.start_step}.")
+        rank, world = self.shard
+        if not 0 <= rank < world:
+            raise InputError(f"shard must be (rank, world) with 0 ≤ rank < world, not {self.shard}.")
+
+    @property
+    def steps(self) -> int:
+        """How many batches an epoch has."""
+        whole, rest = divmod(len(self.split), self.batch_size)
+        return whole + (1 if rest and not self.drop_last else 0)
+
+    def __len__(self) -> int:
+        return self.steps - self.start_step
+
+    def order(self) -> Tensor:
+        """The rows in the order of this epoch, int64 (N,), on the device."""
+        n = len(self.split)
+        if self.order_seed is None:
+            return torch.arange(n, device=self.device)
+        return random_order(self.order_seed, self.epoch, n, device=self.device)
+
+    def indices(self) -> Iterator[Tensor]:
+        """The rows of each batch from `start_step` on, int64 (B,), for a loop that gathers them itself."""
+        order, (rank, world) = self.order(), self.shard
+        for step in range(self.start_step, self.steps):
+            yield order[step * self.batch_size : (step + 1) * self.batch_size][rank::world]
+
+    def __iter__(self) -> Iterator[Batch]:
+        split = self.split.to(self.device)
+        total = self.epochs * self.steps
+        for offset, (index, x) in enumerate(self._inputs(split)):
+            step = self.epoch * self.steps + self.start_step + offset
+            yield Batch(
+                x=self.prepare(x, index),
+                y=split.y[index],
+                index=index,
+                progress=torch.full((), step / total, device=self.device),
+                step=torch.full((), step, dtype=torch.int64, device=self.device),
+                seed=self.augment_seed,
+                normalisation=self.normalisation,
+            )
+
+    def prepare(self, x: "Tensor | dict[str, Tensor]", index: Tensor) -> "Tensor | dict[str, Tensor]":
+        """Augment and normalise stored inputs whose rows are the samples `index`. A dict passes through unchanged."""
+        if isinstance(x, dict):
+            return x
+        if self.augmentation is not None:
+            x = self.augmentation(x, seed=self.augment_seed, epoch=self.epoch, index=index)
+        return normalise(x, self.normalisation, dtype=self.dtype, channels_last=self.channels_last)
+
+    def _inputs(self, split: Split) -> "Iterator[tuple[Tensor, Tensor | dict[str, Tensor]]]":
+        if isinstance(split.x, ImageFiles):
+            yield from self._decoded(split.x)
+            return
+        for index in self.indices():
+            if isinstance(split.x, dict):
+                yield index, {name: tensor[index] for name, tensor in split.x.items()}
+            else:
+                yield index, split.x[index]
+
+    def _decoded(self, files: ImageFiles) -> Iterator[tuple[Tensor, Tensor]]:
+        batches = list(self.indices())
+        seed = None if self.augmentation is None else self.augment_seed
+        rows = [index.tolist() for index in batches]
+        images = files.stream(rows, seed=seed, epoch=self.epoch, workers=self.workers)
+        for index, x in zip(batches, images, strict=True):
+            yield index, x.to(self.device, non_blocking=True)

@@ -1,0 +1,147 @@
+"""Image files that are decoded when they are needed, by worker processes, for data that does not fit into memory."""
+
+import importlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from flipguard.data.randomness import CROP, random_uniform
+from flipguard.types import InputError, MissingExtra
+
+MAX_PIXELS = 80_000_000
+"""Larger images are refused before they are decoded: a few kilobytes can unpack to gigabytes."""
+
+Box = tuple[float, float, float, float]
+
+
+def pillow() -> Any:
+    """`PIL.Image`, or an error that names the extra."""
+    try:
+        return importlib.import_module("PIL.Image")
+    except ImportError as error:
+        raise MissingExtra("reading image files needs Pillow: pip install 'flipguard[images]'") from error
+
+
+def open_image(path: Path, *, max_pixels: int = MAX_PIXELS) -> Any:
+    """A decoded RGB Pillow image. Unreadable, truncated and oversized files are an error that names the file."""
+    image_module = pillow()
+    try:
+        with image_module.open(path) as image:
+            width, height = image.size
+            if width * height > max_pixels:
+                raise InputError(
+                    f"{path} has {width} × {height} pixels; images over {max_pixels:,} pixels are refused."
+                )
+            return image.convert("RGB")
+    except InputError:
+        raise
+    except Exception as error:
+        # Pillow's decoders raise OSError, SyntaxError, ValueError, struct.error and more on damaged files.
+        raise InputError(f"{path} cannot be read as an image ({' '.join(str(error).split())}).") from error
+
+
+def random_box(width: int, height: int, uniform: Sequence[float], *, scale: tuple[float, float]) -> Box:
+    """A random part of an image as (left, top, right, bottom), its area in `scale` and its aspect between 3/4 and 4/3.
+
+    As in Szegedy et al. 2015, but clipped to the image instead of drawn again, so that four numbers in [0, 1) always
+    suffice.
+
+    >>> random_box(100, 50, (0.999999, 0.5, 0.0, 0.0), scale=(1.0, 1.0))
+    (0.0, 0.0, 70.71067811865476, 50.0)
+    """
+    area = width * height * (scale[0] + (scale[1] - scale[0]) * uniform[0])
+    aspect = (3 / 4) * (16 / 9) ** uniform[1]
+    w, h = min(width, (area * aspect) ** 0.5), min(height, (area / aspect) ** 0.5)
+    left, top = (width - w) * uniform[2], (height - h) * uniform[3]
+    return left, top, left + w, top + h
+
+
+@dataclass(frozen=True)
+class ImageFiles:
+    """N image files under a folder, decoded on demand to uint8 (3, size, size).
+
+    Without randomness: the shorter side is scaled to `resize`, then the centre is cut. With a seed: a random part whose
+    area lies in `scale`, keyed by (seed, epoch, index) and so the same in any worker.
+    """
+
+    folder: Path
+    names: tuple[str, ...]
+    size: int
+    resize: int
+    scale: tuple[float, float] = (0.08, 1.0)
+    max_pixels: int = MAX_PIXELS
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.size <= self.resize:
+            raise InputError(f"an image size must be at least 1 and at most resize, not {self.size} of {self.resize}.")
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def select(self, rows: Sequence[int]) -> "ImageFiles":
+        return replace(self, names=tuple(self.names[row] for row in rows))
+
+    def decode(self, row: int, *, uniform: Sequence[float] | None = None) -> npt.NDArray[np.uint8]:
+        """One image, uint8 (3, size, size); `uniform`, four numbers in [0, 1), places a random crop."""
+        image = open_image(self.folder / self.names[row], max_pixels=self.max_pixels)
+        width, height = image.size
+        if uniform is None:
+            side = min(width, height) * self.size / self.resize
+            left, top = (width - side) / 2, (height - side) / 2
+            box: Box = (left, top, left + side, top + side)
+        else:
+            box = random_box(width, height, uniform, scale=self.scale)
+        if (width, height) != (self.size, self.size) or box != (0.0, 0.0, width, height):
+            image = image.resize((self.size, self.size), resample=pillow().Resampling.BILINEAR, box=box)
+        return np.asarray(image, np.uint8).transpose(2, 0, 1).copy()
+
+    def batch(self, rows: Sequence[int], *, seed: int | None = None, epoch: int = 0) -> Tensor:
+        """Several images, uint8 (B, 3, size, size); random crops when a seed is given."""
+        if seed is None:
+            return torch.from_numpy(np.stack([self.decode(row) for row in rows]))
+        uniform = random_uniform(seed, epoch, torch.as_tensor(rows), draws=4, stream=CROP).tolist()
+        return torch.from_numpy(np.stack([self.decode(row, uniform=u) for row, u in zip(rows, uniform, strict=True)]))
+
+    def stream(
+        self, batches: Sequence[Sequence[int]], *, seed: int | None = None, epoch: int = 0, workers: int = 0
+    ) -> Iterator[Tensor]:
+        """The images of each batch of rows in turn, decoded by worker processes ahead of time."""
+        loader = torch.utils.data.DataLoader(
+            _Decoder(self, batches, seed, epoch),
+            batch_size=None,
+            shuffle=False,
+            num_workers=workers,
+            # Without its own generator a loader draws from the global one, and so would disturb other streams.
+            generator=torch.Generator(),
+            pin_memory=workers > 0 and torch.cuda.is_available(),
+        )
+        for images in loader:
+            if isinstance(images, str):
+                raise InputError(images)
+            yield images
+
+
+@dataclass(frozen=True)
+class _Decoder:
+    """What a worker process runs. An unreadable file comes back as its message: an exception that crosses processes
+    would arrive wrapped in a traceback instead of one line."""
+
+    files: ImageFiles
+    batches: Sequence[Sequence[int]]
+    seed: int | None
+    epoch: int
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __getitem__(self, step: int) -> "Tensor | str":
+        try:
+            return self.files.batch(self.batches[step], seed=self.seed, epoch=self.epoch)
+        except InputError as error:
+            return str(error)

@@ -1,0 +1,48 @@
+"""Several members' logits as one model's."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from flipguard.types import InputError
+
+Combination = Literal["logits", "probabilities"]
+
+
+def combined(logits: Tensor, how: Combination = "logits") -> Tensor:
+    """The ensemble's logits (B, C) from its members' (M, B, C).
+
+    `logits`: their mean (PCT Eq. 10, ELODI Algorithm 1). `probabilities`: the logarithm of the mean probability
+    (LatentBE Eq. 2 averages probabilities), whose softmax is that mean.
+
+    >>> combined(torch.tensor([[[0.0, 2.0]], [[2.0, 0.0]]]))
+    tensor([[1., 1.]])
+    """
+    if how == "logits":
+        return logits.mean(dim=0)
+    if how == "probabilities":
+        wide = logits if logits.dtype == torch.float64 else logits.float()
+        return torch.logsumexp(torch.log_softmax(wide, dim=-1), dim=0) - math.log(logits.shape[0])
+    raise InputError(f"an ensemble is combined by 'logits' or 'probabilities', not '{how}'.")
+
+
+def features_and_logits(network: nn.Module, x: Any) -> tuple[Tensor, Tensor]:
+    """A network's penultimate features (B, D) and its logits (B, C), in one pass."""
+    if not hasattr(network, "features") or not hasattr(network, "head"):
+        raise InputError(
+            f"this method works on features, and {type(network).__name__} gives only logits: "
+            "use flipguard.models.split to take its head out."
+        )
+    found: Tensor = network.features(x)
+    return found, network.head(found)
+
+
+def stacked(logits: Sequence[Tensor], name: str) -> Tensor:
+    """Members' (B, C) as (M, B, C)."""
+    if len({tuple(part.shape) for part in logits}) > 1:
+        shapes = ", ".join(str(part.shape[-1]) for part in logits)
+        raise InputError(f"the members of '{name}' disagree on the number of classes ({shapes}).")
+    return torch.stack(list(logits))

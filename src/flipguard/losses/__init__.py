@@ -1,0 +1,28 @@
+"""Pure functions on logits, one number per sample (B,). The method weights them, reduces once, and names each term.
+
+Half-precision logits are computed with in float32. References are not detached here: whether a side gets gradients is
+the method's choice (co-distillation wants both).
+"""
+
+from flipguard.losses.classification import cross_entropy
+from flipguard.losses.distillation import (
+    focal_weight,
+    kl_divergence,
+    logit_matching,
+    old_is_right,
+    reverse_kl_divergence,
+)
+from flipguard.losses.inhibition import Ranking, Reduction, kept_classes, logit_difference_inhibition
+
+__all__ = [
+    "Ranking",
+    "Reduction",
+    "cross_entropy",
+    "focal_weight",
+    "kept_classes",
+    "kl_divergence",
+    "logit_difference_inhibition",
+    "logit_matching",
+    "old_is_right",
+    "reverse_kl_divergence",
+]

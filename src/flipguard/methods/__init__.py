@@ -1,0 +1,59 @@
+"""One file per paper's idea: a frozen dataclass of hyper-parameters, called with (student, references, batch)."""
+
+from difflib import get_close_matches
+from typing import Any
+
+from flipguard.methods import distillation, dropout, elodi, focal, naive, none, paragon
+from flipguard.methods.card import Card
+from flipguard.methods.distillation import Distillation
+from flipguard.methods.dropout import Dropout
+from flipguard.methods.elodi import Elodi, Ldi, LogitDifference
+from flipguard.methods.focal import FocalDistillation
+from flipguard.methods.naive import Naive
+from flipguard.methods.none import NoTreatment
+from flipguard.methods.paragon import Paragon
+from flipguard.types import InputError
+
+METHODS: dict[str, Card] = {
+    card.name: card for room in (none, dropout, naive, distillation, focal, elodi, paragon) for card in room.CARDS
+}
+"""Every method by name; `.build(**options)` makes one."""
+
+
+def method_cards() -> list[dict[str, Any]]:
+    """What is known of each method, ready for JSON: name, kind, paper, equation, costs, references, parameters.
+
+    >>> [card["parameters"]["p"] for card in method_cards() if card["name"] == "dropout"]
+    [0.2]
+    """
+    return [card.as_dict() for card in METHODS.values()]
+
+
+def build_method(name: str, **options: Any) -> Any:
+    """A method by name, with the paper's defaults for what is not given.
+
+    >>> build_method("elodi", alpha=0.9, difference={"k": 10}).difference.k
+    10
+    """
+    if name not in METHODS:
+        close = get_close_matches(name, METHODS, n=1)
+        hint = f" Did you mean '{close[0]}'?" if close else ""
+        raise InputError(f"there is no method '{name}'.{hint} Methods: {', '.join(METHODS)}.")
+    return METHODS[name].build(**options)
+
+
+__all__ = [
+    "METHODS",
+    "Card",
+    "Distillation",
+    "Dropout",
+    "Elodi",
+    "FocalDistillation",
+    "Ldi",
+    "LogitDifference",
+    "Naive",
+    "NoTreatment",
+    "Paragon",
+    "build_method",
+    "method_cards",
+]

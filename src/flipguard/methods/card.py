@@ -1,0 +1,72 @@
+"""What is known of a method before it is built: where it comes from, what it costs, what it can be given."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, Literal
+
+from flipguard.types import InputError
+
+Kind = Literal["objective", "post-hoc", "paragon"]
+
+
+@dataclass(frozen=True)
+class Card:
+    """A method in a line: its kind, where it comes from, what it costs, and how it is built.
+
+    `training_cost` is in single-model trainings, a forward pass counted as a third of a step; m is the ensemble's size.
+    `references` are the names of those it needs with its defaults: `old`, `ensemble`. `fixed` are the options that make
+    this method out of its factory, and cannot be given; `defaults` those in which it only starts from other values.
+    """
+
+    name: str
+    kind: Kind
+    paper: str
+    equation: str
+    training_cost: str
+    factory: Callable[..., Any]
+    references: tuple[str, ...] = ()
+    inference_cost: str = "1"
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+
+    def parameters(self) -> dict[str, Any]:
+        """What the method can be given, with the defaults; a group of parameters is a dict of its own."""
+        plain = self.factory(**self.fixed, **self.defaults)
+        return {name: value for name, value in _defaults(plain).items() if name not in self.fixed}
+
+    def build(self, **options: Any) -> Any:
+        """The method with these options. A group may be given as a mapping, as a spec has it."""
+        known = self.parameters()
+        for name in options:
+            if name not in known:
+                raise InputError(f"the method '{self.name}' has no option '{name}'. Options: {', '.join(known)}.")
+        given = {name: self._given(name, value) for name, value in options.items()}
+        return self.factory(**self.fixed, **{**self.defaults, **given})
+
+    def _given(self, name: str, value: Any) -> Any:
+        default = getattr(self.factory(), name)
+        if not isinstance(value, Mapping) or not is_dataclass(default) or isinstance(default, type):
+            return value
+        known = _defaults(default)
+        for inner in value:
+            if inner not in known:
+                raise InputError(f"{self.name}.{name} has no option '{inner}'. Options: {', '.join(known)}.")
+        return type(default)(**{**known, **value})
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything but the factory, ready for JSON."""
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "paper": self.paper,
+            "equation": self.equation,
+            "training_cost": self.training_cost,
+            "inference_cost": self.inference_cost,
+            "references": list(self.references),
+            "parameters": self.parameters(),
+        }
+
+
+def _defaults(method: Any) -> dict[str, Any]:
+    found = {entry.name: getattr(method, entry.name) for entry in fields(method)}
+    return {name: _defaults(value) if is_dataclass(value) else value for name, value in found.items()}

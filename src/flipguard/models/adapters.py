@@ -1,0 +1,188 @@
+"""Networks from elsewhere by name: `timm:NAME`, `torchvision:NAME`, `transformers:FOLDER`, `package.module:factory`."""
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from inspect import Parameter, signature
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from torch import Tensor, nn
+
+from flipguard.models.nearest import nearest
+from flipguard.models.split import split
+from flipguard.types import InputError, MissingExtra
+
+_SPLIT_OPTIONS = ("head", "feature_width", "dropout")
+_IMAGENET_CLASSES = 1000
+"""What all of torchvision's weights for classifiers were trained on."""
+
+
+def timm_model(
+    name: str,
+    *,
+    classes: int,
+    in_channels: int = 3,
+    head: str | None = None,
+    feature_width: int | None = None,
+    dropout: float = 0.0,
+    **options: Any,
+) -> nn.Module:
+    """A network of timm; further options go to `timm.create_model` (`pretrained=True`, `drop_path_rate=…`)."""
+    timm = _library("timm", "timm")
+    if not timm.is_model(name.partition(".")[0]):
+        raise InputError(f"timm has no model '{name}'{nearest(name, timm.list_models())}")
+    network = timm.create_model(name, num_classes=classes, in_chans=in_channels, **options)
+    if head is None:
+        found = network.get_classifier()
+        head = next((path for path, layer in network.named_modules() if layer is found), None)
+        if head is None:
+            raise InputError(f"timm:{name} has no single head (a distilled one has two); choose another variant.")
+    return split(network, classes=classes, head=head, feature_width=feature_width, dropout=dropout)
+
+
+def torchvision_model(
+    name: str,
+    *,
+    classes: int,
+    in_channels: int = 3,
+    weights: str | None = None,
+    head: str | None = None,
+    feature_width: int | None = None,
+    dropout: float = 0.0,
+    **options: Any,
+) -> nn.Module:
+    """A classifier of torchvision. With `weights` ("DEFAULT", "IMAGENET1K_V2") it gets a new head for `classes`."""
+    models = _library("torchvision.models", "torchvision")
+    names = models.list_models(module=models)
+    if name not in names:
+        raise InputError(f"torchvision has no classifier '{name}'{nearest(name, names)}")
+    if in_channels != 3:
+        raise InputError(f"torchvision's networks take 3 channels, got in_channels={in_channels}; use timm:{name}.")
+    if weights is None:
+        options = {"num_classes": classes, **options}
+    network = models.get_model(name, weights=weights, **options)
+    return split(
+        network,
+        classes=classes,
+        head=head,
+        feature_width=feature_width,
+        dropout=dropout,
+        outputs=None if weights is None else _IMAGENET_CLASSES,
+    )
+
+
+class Keywords(nn.Module):
+    """A network of transformers, called with the dict of tensors that its tokeniser gives; returns the logits alone."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, x: Mapping[str, Tensor]) -> Tensor:
+        return self.network(**x, return_dict=True).logits
+
+
+def transformers_model(
+    name: str,
+    *,
+    classes: int,
+    pretrained: bool = True,
+    head: str | None = None,
+    feature_width: int | None = None,
+    dropout: float = 0.0,
+    **options: Any,
+) -> nn.Module:
+    """A text classifier from a local folder with config.json and safetensors weights; further options go to its config.
+
+    Nothing is downloaded, no pickle is read, and no code from the folder runs. A head of another number of classes is
+    made anew. With `pretrained=False` only the configuration is used. Where the classifier is asked for every token
+    (GPT-2 and its kin), the features are those of the token that decides.
+    """
+    transformers = _library("transformers", "text")
+    folder = Path(name)
+    if not (folder / "config.json").is_file():
+        raise InputError(f"'{name}' is not a model folder: it has no config.json. Download the model first.")
+    if pretrained and not any(folder.glob("*.safetensors")):
+        raise InputError(
+            f"'{name}' has no safetensors weights (pickled ones are not read); convert them, or say pretrained=False."
+        )
+    auto = transformers.AutoModelForSequenceClassification
+    safe = {"local_files_only": True, "trust_remote_code": False}
+    config = transformers.AutoConfig.from_pretrained(folder, num_labels=classes, **safe, **options)
+    if pretrained:
+        network = auto.from_pretrained(
+            folder, config=config, use_safetensors=True, ignore_mismatched_sizes=True, **safe
+        )
+    else:
+        network = auto.from_config(config, trust_remote_code=False)
+    # Loaded networks come in eval mode and, by version, in the precision of the file.
+    wrapped = Keywords(network.float().train())
+    head = None if head is None else f"network.{head}"
+    return split(wrapped, classes=classes, head=head, feature_width=feature_width, dropout=dropout)
+
+
+def user_model(name: str, *, classes: int, **options: Any) -> nn.Module:
+    """The user's own network: `package.module:factory`, called with `classes` or `num_classes`, as it names it.
+
+    An option that the factory names goes to it; `head`, `feature_width` and `dropout` otherwise go to the split into
+    body and head (see `split`). A network that has `features`, `head` and `feature_width` already is taken as it is.
+    """
+    factory = _factory(name)
+    parameters = signature(factory).parameters
+    takes_any = any(each.kind is Parameter.VAR_KEYWORD for each in parameters.values())
+    argument = "num_classes" if "num_classes" in parameters else "classes"
+    if argument not in parameters and not takes_any:
+        raise InputError(f"{name} must take the number of classes as `classes` or `num_classes`.")
+    ours = {each: options.pop(each) for each in _SPLIT_OPTIONS if each in options and each not in parameters}
+    for option in options:
+        if option not in parameters and not takes_any:
+            raise InputError(f"{name} has no option '{option}'{nearest(option, [*parameters, *_SPLIT_OPTIONS])}")
+    network = factory(**{argument: classes}, **options)
+    if not isinstance(network, nn.Module):
+        raise InputError(f"{name} must return an nn.Module, it returned a {type(network).__name__}.")
+    if all(hasattr(network, attribute) for attribute in ("features", "head", "feature_width")):
+        if ours:
+            raise InputError(f"{name} splits itself into features and head; it has no option '{next(iter(ours))}'.")
+        return network
+    return split(network, classes=classes, **ours)
+
+
+ADAPTERS: dict[str, Callable[..., nn.Module]] = {
+    "timm": timm_model,
+    "torchvision": torchvision_model,
+    "transformers": transformers_model,
+}
+"""What stands before the colon in a name; any other prefix is a Python module of the user's."""
+
+
+def _library(module: str, extra: str) -> Any:
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        raise MissingExtra(
+            f"{module.partition('.')[0]} models need {error.name}; install it with: pip install 'flipguard[{extra}]'"
+        ) from error
+
+
+def _factory(name: str) -> Callable[..., Any]:
+    path, _, attribute = name.partition(":")
+    module = _user_module(path, name)
+    factory = getattr(module, attribute, None)
+    if not callable(factory):
+        names = [each for each in vars(module) if not each.startswith("_")]
+        raise InputError(f"{path} has no callable '{attribute}'{nearest(attribute, names)}")
+    return factory
+
+
+def _user_module(path: str, name: str) -> ModuleType:
+    try:
+        return import_module(path)
+    except ModuleNotFoundError as error:
+        # A module that exists but misses a library of its own keeps its traceback.
+        if error.name is None or not f"{path}.".startswith(f"{error.name}."):
+            raise
+        raise InputError(
+            f"cannot import the module '{path}' of the model '{name}'; put its folder on PYTHONPATH, or use one of "
+            f"{', '.join(f'{prefix}:NAME' for prefix in ADAPTERS)}."
+        ) from None

@@ -1,0 +1,84 @@
+"""Training in several processes under an existing launcher (`torchrun`, `accelerate launch`), or in one."""
+
+import importlib
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from flipguard.types import InputError, MissingExtra, Output
+
+
+def place() -> tuple[int, int]:
+    """(rank, world) as the launcher has set them; (0, 1) without one."""
+    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+
+
+@dataclass(frozen=True)
+class Team:
+    """The processes that train one student together. Alone, every method here returns what it was given."""
+
+    rank: int
+    world: int
+    accelerator: Any = None
+
+    @classmethod
+    def gather(cls, device: str) -> "Team":
+        """The team that the launcher's environment speaks of."""
+        rank, world = place()
+        if world == 1:
+            return cls(0, 1)
+        try:
+            accelerate = importlib.import_module("accelerate")
+        except ImportError as error:
+            raise MissingExtra(
+                "training in several processes needs accelerate: pip install 'flipguard[train]'"
+            ) from error
+        return cls(rank, world, accelerate.Accelerator(cpu=torch.device(device).type == "cpu"))
+
+    def device(self, device: str) -> str:
+        """Where this process works: under a launcher on a GPU of its own."""
+        return device if self.accelerator is None else str(self.accelerator.device)
+
+    def prepare(self, student: nn.Module, optimiser: Any) -> tuple[Any, Any]:
+        """The student as it is called in a step, and its optimiser: gradients are averaged over the team."""
+        if self.accelerator is None:
+            return student, optimiser
+        parallel, prepared = self.accelerator.prepare(student, optimiser)
+        return _Parallel(student, parallel), prepared
+
+    def check_batch(self, batch_size: int, accumulate: int) -> None:
+        """The mean of the processes' means is the batch's mean only when they have equally many rows."""
+        if batch_size % (self.world * accumulate):
+            raise InputError(
+                f"batch_size {batch_size} does not divide into {self.world} processes × {accumulate} equal parts."
+            )
+
+    def total(self, value: Tensor) -> Tensor:
+        """The sum over the team."""
+        return value if self.accelerator is None else self.accelerator.reduce(value, reduction="sum")
+
+    def least(self, value: Tensor) -> Tensor:
+        """The smallest over the team."""
+        return value if self.accelerator is None else self.accelerator.gather(value.reshape(1)).min()
+
+    def wait(self) -> None:
+        """Until all are here."""
+        if self.accelerator is not None:
+            self.accelerator.wait_for_everyone()
+
+
+class _Parallel:
+    """A student whose calls go through its parallel wrapper, with everything else as it was."""
+
+    def __init__(self, student: nn.Module, parallel: Any) -> None:
+        self._student, self._parallel = student, parallel
+
+    def __call__(self, x: Any, *, features: bool = False) -> Output:
+        answer: Output = self._parallel(x, features=features)
+        return answer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._student, name)

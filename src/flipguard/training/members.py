@@ -1,0 +1,205 @@
+"""The members of an ensemble: replicas by seed, side by side on the CPU, kept for the next run that needs them."""
+
+import hashlib
+import json
+import multiprocessing
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import nullcontext
+from dataclasses import dataclass
+from multiprocessing.context import BaseContext
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from flipguard._version import __version__
+from flipguard.checkpoints import load_checkpoint, load_weights, save_checkpoint
+from flipguard.data import Augmentation, DataSet
+from flipguard.methods import NoTreatment
+from flipguard.training.loop import TrainingError
+from flipguard.training.network import ModelSpec, Seeds, described, train_network
+from flipguard.training.recipe import Recipe
+from flipguard.types import InputError, Method
+
+MEMBER, STATE = "member.safetensors", "state.safetensors"
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What every member has in common."""
+
+    model: ModelSpec
+    data: DataSet
+    recipe: Recipe
+    method: Method
+    augmentation: Augmentation | None
+    device: str
+    checkpoint_every: int
+
+
+def fit_members(
+    model: ModelSpec,
+    data: DataSet,
+    recipe: Recipe,
+    seeds: Sequence[Seeds | int],
+    *,
+    folder: str | Path | None = None,
+    processes: int | None = None,
+    method: Method | None = None,
+    augmentation: Augmentation | None = None,
+    device: str = "cpu",
+    checkpoint_every: int = 200,
+    on_member: Callable[[int, int], None] | None = None,
+) -> list[nn.Module]:
+    """One trained network per seed, in the order of the seeds, in evaluation mode on the CPU.
+
+    With a folder each member is kept in `folder/<key>/`, the key a hash of the data, the model, the recipe, the method
+    and the seeds: a member that is there is not trained again, one that was cut off goes on where it was. On the CPU
+    `processes` of them run at a time (by default as many as there are threads), each with one thread, so that the
+    weights do not depend on how many run; on another device they run one after another. `on_member` hears how many are
+    done, out of how many.
+    """
+    spread = [Seeds.of(seed) if isinstance(seed, int) else seed for seed in seeds]
+    if not spread or len(set(spread)) != len(spread):
+        raise InputError(f"each member of an ensemble needs a seed of its own, got {list(seeds)}.")
+    if processes is not None and processes < 1:
+        raise InputError(f"processes must be at least 1, got {processes}.")
+    work = _Work(model, data, recipe, method or NoTreatment(), augmentation, device, checkpoint_every)
+    with nullcontext(folder) if folder is not None else TemporaryDirectory(prefix="flipguard-") as place:
+        # The content of the data matters only for members that outlive this call.
+        digest = _content(data) if folder is not None else ""
+        homes = [Path(place) / member_key(work, digest, one) for one in spread]
+        todo = [(one, home) for one, home in zip(spread, homes, strict=True) if not (home / MEMBER).exists()]
+        done = _Progress(len(spread) - len(todo), len(spread), on_member)
+        together = min(processes or torch.get_num_threads(), len(todo)) if device == "cpu" else 1
+        if together > 1:
+            _side_by_side(work, todo, together, done)
+        else:
+            for one, home in todo:
+                _train_alone(work, one, home)
+                done.more()
+        return [_load(work, one, home) for one, home in zip(spread, homes, strict=True)]
+
+
+def member_key(work: _Work, digest: str, seeds: Seeds) -> str:
+    """Twelve hexadecimal digits that change with anything that decides a member's weights."""
+    text = json.dumps({"content": digest, **_facts(work, seeds)}, sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
+
+
+def _facts(work: _Work, seeds: Seeds) -> dict[str, Any]:
+    return described(work.model, work.data, work.method, work.recipe, seeds, work.augmentation)
+
+
+def _content(data: DataSet) -> str:
+    """A hash of the training inputs themselves; the fingerprint knows only ids and labels."""
+    x = data.train.x
+    hashed = hashlib.blake2b(digest_size=8)
+    parts: Mapping[str, Any] = x if isinstance(x, dict) else {"x": x}
+    for name, value in sorted(parts.items()):
+        hashed.update(name.encode())
+        if isinstance(value, Tensor):
+            hashed.update(f"{value.dtype}{tuple(value.shape)}".encode())
+            hashed.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+    return hashed.hexdigest()
+
+
+@dataclass
+class _Progress:
+    done: int
+    total: int
+    tell: Callable[[int, int], None] | None
+
+    def __post_init__(self) -> None:
+        self._say()
+
+    def more(self) -> None:
+        self.done += 1
+        self._say()
+
+    def _say(self) -> None:
+        if self.tell is not None:
+            self.tell(self.done, self.total)
+
+
+def _train(work: _Work, seeds: Seeds, home: Path) -> None:
+    """One member, from its last saved state if there is one, to its file."""
+    network = train_network(
+        work.model,
+        work.data,
+        work.method,
+        work.recipe,
+        seeds=seeds,
+        augmentation=work.augmentation,
+        device=work.device,
+        checkpoint=home / STATE,
+        checkpoint_every=work.checkpoint_every,
+    )
+    versions = {"flipguard": __version__, "torch": torch.__version__}
+    save_checkpoint(home / MEMBER, network.state_dict(), {**_facts(work, seeds), "versions": versions})
+    (home / STATE).unlink(missing_ok=True)
+
+
+def _train_alone(work: _Work, seeds: Seeds, home: Path) -> None:
+    """In this process, with one thread on the CPU, as it would be in one of its own."""
+    threads, state = torch.get_num_threads(), torch.get_rng_state()
+    try:
+        if work.device == "cpu":
+            torch.set_num_threads(1)
+        _train(work, seeds, home)
+    finally:
+        torch.set_num_threads(threads)
+        torch.set_rng_state(state)
+
+
+_shared: _Work | None = None
+
+
+def _enter(work: _Work) -> None:
+    global _shared
+    torch.set_num_threads(1)
+    threading.Thread(target=_leave_with_parent, daemon=True).start()
+    _shared = work
+
+
+def _leave_with_parent() -> None:
+    """A worker whose parent was killed would go on, beside the run that is started in its place."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _train_shared(seeds: Seeds, home: Path) -> None:
+    assert _shared is not None
+    _train(_shared, seeds, home)
+
+
+def _side_by_side(work: _Work, todo: list[tuple[Seeds, Path]], processes: int, done: _Progress) -> None:
+    """Each process gets the data once, through shared memory: torch's own pickling moves tensors there."""
+    context: BaseContext = torch.multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, context, initializer=_enter, initargs=(work,)) as pool:
+        try:
+            for future in as_completed([pool.submit(_train_shared, one, home) for one, home in todo]):
+                future.result()
+                done.more()
+        except BrokenProcessPool as error:
+            raise TrainingError(
+                "a member's process ended before it was done (out of memory, perhaps): run again with fewer processes; "
+                "in a script, call this under `if __name__ == '__main__':`, as each process imports the script."
+            ) from error
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _load(work: _Work, seeds: Seeds, home: Path) -> nn.Module:
+    tensors, _ = load_checkpoint(home / MEMBER)
+    network = work.model.for_method(work.method).build(len(work.data.classes), seeds.initialisation)
+    return load_weights(network, tensors, home / MEMBER).eval()

@@ -1,0 +1,188 @@
+"""One network by one method on one data set, from seeds to what it says."""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from flipguard.data import Augmentation, Batches, DataSet
+from flipguard.models import build_model
+from flipguard.predictions import Predictions
+from flipguard.training.distributed import place
+from flipguard.training.loop import Job, OnEpoch, fit
+from flipguard.training.recipe import Recipe
+from flipguard.training.student import SingleStudent
+from flipguard.types import InputError, Method, Reference
+
+
+@dataclass(frozen=True)
+class Seeds:
+    """Where a run's randomness comes from: each stream can be held fixed alone (churn paper, Table 1).
+
+    `augment` also seeds dropout, the other noise that a sample meets on its way.
+
+    >>> Seeds.of(7).order
+    7
+    """
+
+    initialisation: int
+    order: int
+    augment: int
+
+    @classmethod
+    def of(cls, seed: int) -> "Seeds":
+        return cls(seed, seed, seed)
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """A network by name and options; a value, so that it can travel to another process or into a file."""
+
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def build(self, classes: int, seed: int) -> nn.Module:
+        """A new network whose weights depend on the seed alone."""
+        torch.manual_seed(seed)
+        return build_model(self.name, classes=classes, **self.options)
+
+    def for_method(self, method: Method) -> "ModelSpec":
+        """With what the method asks of the network (dropout asks for dropout); most ask for nothing."""
+        return replace(self, options={**self.options, **getattr(method, "model_options", {})})
+
+
+def described(
+    model: ModelSpec,
+    data: DataSet,
+    method: Method,
+    recipe: Recipe,
+    seeds: Seeds,
+    augmentation: Augmentation | None,
+    *,
+    choose_epoch: Literal["last", "validation"] = "last",
+) -> dict[str, Any]:
+    """Everything that decides a run's weights, ready for JSON, so that a checkpoint can tell whose it is."""
+    # A method that is a plain function has no parameters to write down.
+    parameters: Any = method if is_dataclass(method) else None
+    return {
+        "data": {"name": data.name, "train": data.fingerprint("train"), "normalisation": _plain(data.normalisation)},
+        "model": {"name": model.name, "options": dict(model.options)},
+        "method": {"name": getattr(method, "__name__", type(method).__name__), "parameters": _plain(parameters)},
+        "recipe": asdict(recipe),
+        "seeds": asdict(seeds),
+        "augmentation": _plain(augmentation),
+        "choose_epoch": choose_epoch,
+    }
+
+
+def _plain(value: Any) -> dict[str, Any] | None:
+    return None if value is None else asdict(value)
+
+
+def train_network(
+    model: ModelSpec,
+    data: DataSet,
+    method: Method,
+    recipe: Recipe,
+    *,
+    seeds: Seeds,
+    references: Mapping[str, Reference] | None = None,
+    augmentation: Augmentation | None = None,
+    device: str = "cpu",
+    checkpoint: Path | None = None,
+    checkpoint_every: int = 200,
+    choose_epoch: Literal["last", "validation"] = "last",
+    on_epoch: OnEpoch | None = None,
+) -> nn.Module:
+    """A trained network. The same arguments give the same bits on a CPU, also when killed and started again.
+
+    `choose_epoch="validation"` releases the epoch with the lowest error on the data's validation part; the test part is
+    never looked at. Under a launcher each process trains on its share of every batch.
+    """
+    rank, world = place()
+    model = model.for_method(method)
+    student = SingleStudent(model.build(len(data.classes), seeds.initialisation), decay_all=recipe.decay_all)
+    # Processes of a team must not drop the same units.
+    torch.manual_seed(seeds.augment + rank * 1_000_003)
+    device = _own_device(device, world)
+    on_device = data.train.to(device)
+
+    def batches(epoch: int, start: int) -> Batches:
+        return Batches(
+            on_device,
+            recipe.batch_size,
+            order_seed=seeds.order,
+            augment_seed=seeds.augment,
+            epoch=epoch,
+            epochs=recipe.epochs,
+            start_step=start,
+            drop_last=True,
+            augmentation=augmentation,
+            normalisation=data.normalisation,
+            device=device,
+            channels_last=recipe.channels_last,
+            shard=(rank, world),
+        )
+
+    run = None
+    if checkpoint is not None:
+        run = described(model, data, method, recipe, seeds, augmentation, choose_epoch=choose_epoch)
+    job = Job(
+        batches=batches,
+        steps_per_epoch=batches(0, 0).steps,
+        recipe=recipe,
+        device=device,
+        checkpoint=checkpoint,
+        checkpoint_every=checkpoint_every,
+        facts=run,
+        validate=_validation_error(data, device) if choose_epoch == "validation" else None,
+    )
+    return fit(student, method, job, references, on_epoch=on_epoch)
+
+
+def _own_device(device: str, world: int) -> str:
+    """Under a launcher, "cuda" is the GPU that it gave this process."""
+    return f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if device == "cuda" and world > 1 else device
+
+
+def _validation_error(data: DataSet, device: str) -> Callable[[nn.Module], float]:
+    if data.validation is None or not len(data.validation):
+        raise InputError(
+            f"{data.name} has no validation part to choose an epoch by: make one with split_validation, or take the "
+            "last epoch."
+        )
+    y = data.validation.y.cpu().numpy()
+
+    def error(network: nn.Module) -> float:
+        return float((predict_logits(network, data, "validation", device=device).argmax(-1) != y).mean())
+
+    return error
+
+
+@torch.inference_mode()
+def predict_logits(
+    network: nn.Module, data: DataSet, part: str = "test", *, device: str = "cpu", batch_size: int = 1024
+) -> npt.NDArray[np.float32]:
+    """(N, C) over a part of the data, in its stored order, without augmentation."""
+    network.to(device).eval()
+    batches = Batches(data.part(part), batch_size, normalisation=data.normalisation, device=device)
+    return np.concatenate([network(batch.x).float().cpu().numpy() for batch in batches])
+
+
+def as_predictions(logits: npt.NDArray[np.float32], data: DataSet, part: str = "test", **facts: Any) -> Predictions:
+    """Logits over a part of the data as a prediction file's rows: `facts` are model, version, metadata."""
+    split = data.part(part)
+    return Predictions.from_arrays(
+        id=split.ids,
+        label=split.y.cpu().numpy(),
+        logits=logits,
+        slices=dict(split.slices),
+        classes=data.classes,
+        **facts,
+    )

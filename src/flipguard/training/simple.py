@@ -1,0 +1,178 @@
+"""For a notebook: the user's own network and loader, any method, in a few lines."""
+
+import copy
+from collections.abc import Iterable, Iterator, Sequence, Sized
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import RandomSampler
+
+from flipguard.ensembles import NetworkReference
+from flipguard.methods import METHODS, build_method
+from flipguard.predictions import Predictions
+from flipguard.training.loop import Job, OnEpoch
+from flipguard.training.loop import fit as run
+from flipguard.training.recipe import Recipe
+from flipguard.training.student import SingleStudent
+from flipguard.types import Batch, InputError, Method, Reference
+
+
+def fit(
+    model: nn.Module,
+    loader: Iterable[Any],
+    *,
+    method: str | Method = "none",
+    old: nn.Module | Reference | None = None,
+    ensemble: Sequence[nn.Module] | Reference | None = None,
+    epochs: int | None = None,
+    recipe: Recipe | None = None,
+    seed: int = 0,
+    device: str | None = None,
+    on_epoch: OnEpoch | None = None,
+) -> nn.Module:
+    """Train a network in place by a method, held to the old model or to an ensemble; returns it in evaluation mode.
+
+    `loader` yields (x, y) or (x, y, id), as a DataLoader does. A method that works on logits takes any network whose
+    `forward(x)` gives logits (B, C); one that works on features needs `features` and `head` too. A plain network as
+    `old` has the same classes; for one that knows fewer, pass `NetworkReference("old", [network], classes=…)`. The
+    references are copied first, so `old=model` holds the model to what it is now. The seed decides dropout, and the
+    order of a DataLoader that shuffles without a generator of its own.
+
+    >>> net = nn.Linear(2, 3)
+    >>> rows = torch.utils.data.TensorDataset(torch.eye(2).repeat(3, 1), torch.tensor([0, 1, 0, 1, 0, 1]))
+    >>> loader = torch.utils.data.DataLoader(rows, batch_size=2, shuffle=True)
+    >>> fit(net, loader, method="kd", old=nn.Linear(2, 3), epochs=30)(torch.eye(2)).argmax(-1)
+    tensor([0, 1])
+    """
+    recipe = recipe or Recipe()
+    recipe = recipe if epochs is None else replace(recipe, epochs=epochs)
+    chosen = _objective(method)
+    references = _references(chosen, old, ensemble)
+    where = device or str(next(model.parameters()).device)
+    if not isinstance(loader, Sized):
+        raise InputError("the loader has no length, which the learning rate's schedule needs: give it a __len__.")
+    job = Job(_Epochs(loader, recipe.epochs, seed, where), len(loader), recipe, device=where)
+    with torch.random.fork_rng(devices=[where] if torch.device(where).type == "cuda" else []):
+        torch.manual_seed(seed)
+        return run(SingleStudent(model, decay_all=recipe.decay_all), chosen, job, references, on_epoch=on_epoch)
+
+
+@torch.inference_mode()
+def predict(
+    model: nn.Module,
+    loader: Iterable[Any],
+    /,
+    *,
+    classes: Sequence[str] | None = None,
+    device: str | None = None,
+    **facts: Any,
+) -> Predictions:
+    """What a network says about the rows of a loader: (x, y) or (x, y, id). `facts` are model, version, metadata.
+
+    Rows without ids are numbered in the loader's order, so two models can be compared only if it does not shuffle.
+
+    >>> rows = torch.utils.data.TensorDataset(torch.eye(2), torch.tensor([0, 1]))
+    >>> said = predict(nn.Identity(), torch.utils.data.DataLoader(rows, batch_size=1), classes=["cat", "dog"])
+    >>> said.table(["logits"]).column(0).to_pylist()
+    [[1.0, 0.0], [0.0, 1.0]]
+    """
+    where = device or str(next((p.device for p in model.parameters()), "cpu"))
+    model.to(where).eval()
+    logits, labels, ids = [], [], []
+    for x, y, names in map(_row, loader):
+        logits.append(model(_moved(x, where)).float().cpu())
+        labels.append(torch.as_tensor(y).cpu())
+        ids.append(names)
+    if not logits:
+        raise InputError("the loader gave no batches: there is nothing to predict.")
+    if ids[0] is None and isinstance(getattr(loader, "sampler", None), RandomSampler):
+        raise InputError("the loader shuffles and gives no ids: pass shuffle=False, or yield (x, y, id).")
+    return Predictions.from_arrays(
+        id=None if ids[0] is None else np.concatenate([np.asarray(part) for part in ids]),
+        label=torch.cat(labels).numpy(),
+        logits=torch.cat(logits).numpy(),
+        classes=classes,
+        **facts,
+    )
+
+
+def _objective(method: str | Method) -> Method:
+    if not isinstance(method, str):
+        return method
+    built: Method = build_method(method)
+    if METHODS[method].kind != "objective":
+        raise InputError(f"'{method}' is not trained by fit: it combines networks that are.")
+    if getattr(built, "model_options", None):
+        raise InputError(f"'{method}' changes the network itself: build yours with it, and use method='none'.")
+    return built
+
+
+def _references(
+    method: Method, old: nn.Module | Reference | None, ensemble: Sequence[nn.Module] | Reference | None
+) -> dict[str, Reference]:
+    given: dict[str, Any] = {"old": old, "ensemble": ensemble}
+    for name in getattr(method, "needs", ()):
+        if given[name] is None:
+            raise InputError(f"the method needs a reference: pass {name}= to fit.")
+    found: dict[str, Reference] = {}
+    for name, value in given.items():
+        if isinstance(value, Sequence) or (isinstance(value, nn.Module) and not isinstance(value, Reference)):
+            networks = list(value) if isinstance(value, Sequence) else [value]
+            found[name] = NetworkReference(name, copy.deepcopy(networks))
+        elif value is not None:
+            found[name] = value
+    return found
+
+
+class _Epochs:
+    """A loader's batches by epoch, each epoch's order decided by the seed."""
+
+    def __init__(self, loader: Any, epochs: int, seed: int, device: str) -> None:
+        self._loader, self._seed, self._device = loader, seed, device
+        self._total = epochs * len(loader)
+
+    def __call__(self, epoch: int, start: int) -> Iterator[Batch]:
+        first = 0
+        for step, (x, y, names) in enumerate(map(_row, self._in_order(epoch)), epoch * len(self._loader)):
+            y = torch.as_tensor(y).to(self._device)
+            if step - epoch * len(self._loader) >= start:
+                yield Batch(
+                    x=_moved(x, self._device),
+                    y=y,
+                    index=_index(names, first, len(y)).to(self._device),
+                    progress=torch.full((), step / self._total, device=self._device),
+                    step=torch.full((), step, dtype=torch.int64, device=self._device),
+                    seed=self._seed,
+                )
+            first += len(y)
+
+    def _in_order(self, epoch: int) -> Iterator[Any]:
+        # A shuffling sampler draws its order when the first batch is asked for, from the global generator.
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self._seed * 1_000_003 + epoch)
+            batches = iter(self._loader)
+            first = next(batches, None)
+        if first is not None:
+            yield first
+            yield from batches
+
+
+def _row(batch: Any) -> tuple[Any, Any, Any]:
+    if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
+        found = f"{len(batch)} parts" if isinstance(batch, tuple | list) else type(batch).__name__
+        raise InputError(f"the loader must yield (x, y) or (x, y, id), got {found}.")
+    return batch[0], batch[1], batch[2] if len(batch) == 3 else None
+
+
+def _moved(x: Any, device: str) -> Any:
+    return {name: value.to(device) for name, value in x.items()} if isinstance(x, dict) else x.to(device)
+
+
+def _index(names: Any, first: int, rows: int) -> Tensor:
+    """Whole-number ids are the rows' places in the set; without them, the place in the loader's order."""
+    if isinstance(names, Tensor) and not names.is_floating_point():
+        return names.long()
+    return torch.arange(first, first + rows)

@@ -1,0 +1,213 @@
+"""Two models' classes are matched by name."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flipguard import InputError, compare
+from flipguard.comparison.classes import read_class_map
+
+
+def file_of(label: list[Any], prediction: list[Any], **more: Any) -> dict[str, Any]:
+    return {"id": list(range(len(label))), "label": label, "prediction": prediction, **more}
+
+
+def flips(*sources: Any, **options: Any) -> tuple[int, int, int]:
+    result = compare(*sources, **options)
+    return result.negative_flips, result.positive_flips, round(float(result.error_rate_old) * result.n)
+
+
+def test_classes_in_another_order_are_the_same_classes() -> None:
+    old = file_of([0, 1, 2, 0], [0, 1, 2, 1], classes=["a", "b", "c"])
+    new = file_of([2, 1, 0, 2], [2, 0, 0, 2], classes=["c", "b", "a"])
+    assert flips(old, new) == (1, 1, 1)
+    worded = file_of(["a", "b", "c", "a"], ["a", "c", "c", "a"])
+    assert flips(old, worded) == (1, 1, 1)
+    assert flips(worded, old) == (1, 1, 1)
+
+
+def test_names_that_look_like_numbers_are_names() -> None:
+    """1 and 01 are two classes."""
+    old, new = file_of(["1", "01"], ["1", "01"]), file_of(["1", "01"], ["01", "01"])
+    assert flips(old, new) == (1, 0, 0)
+    assert {g.value for g in compare(old, new).classes} == {"1", "01"}
+
+
+def test_numbers_and_their_text_meet() -> None:
+    assert flips(file_of([0, 1, 7], [0, 1, 1]), file_of(["0", "1", "7"], ["1", "1", "7"])) == (1, 1, 1)
+
+
+def test_indices_are_read_in_the_order_of_the_file_that_has_names() -> None:
+    old, new = file_of([0, 1], [0, 1]), file_of([0, 1], [1, 1], classes=["a", "b"])
+    result = compare(old, new)
+    assert result.negative_flips == 1
+    assert {g.value for g in result.classes} == {"a", "b"}
+    assert result.notes == ["old names no classes: its indices are read in the order of new's."]
+
+
+def test_flips_over_the_old_models_classes_are_a_figure_of_their_own() -> None:
+    old = file_of(["a", "b", "c", "c"], ["a", "b", "a", "b"], classes=["a", "b"])
+    new = file_of(["a", "b", "c", "c"], ["a", "a", "c", "c"], classes=["a", "b", "c"])
+    result = compare(old, new)
+    assert float(result.negative_flip_rate) == 0.25
+    assert result.old_classes is not None
+    assert result.old_classes.n == 2
+    assert float(result.old_classes.negative_flip_rate) == 0.5
+    assert compare(new, new).old_classes is None
+    assert compare(new, old, labels="old").old_classes is None
+    grouped = compare({**old, "video": [0, 1, 0, 1]}, new, cluster="video")
+    assert grouped.old_classes is not None
+    assert float(grouped.old_classes.negative_flip_rate) == 0.5
+
+
+@pytest.mark.parametrize("form", ["dict", "json", "csv"])
+def test_renamed_classes(form: str, tmp_path: Path) -> None:
+    old = file_of(["cat", "dog", "emu"], ["cat", "dog", "dog"], classes=["dog", "cat", "emu"])
+    new = file_of(["Katze", "Hund", "emu"], ["Hund", "Hund", "emu"], classes=["Hund", "emu", "Katze"])
+    renamed: Any = {"cat": "Katze", "dog": "Hund"}
+    if form == "json":
+        (tmp_path / "map.json").write_text(json.dumps(renamed))
+        renamed = tmp_path / "map.json"
+    elif form == "csv":
+        (tmp_path / "map.csv").write_text("old,new\ncat,Katze\ndog,Hund\n")
+        renamed = str(tmp_path / "map.csv")
+    assert flips(old, new, class_map=renamed) == (1, 1, 1)
+    result = compare(old, new, class_map=renamed)
+    assert {g.value for g in result.classes} == {"Katze", "Hund", "emu"}
+    indexed = {**old, "label": [1, 0, 2], "prediction": [1, 0, 0]}
+    assert flips(indexed, new, class_map=renamed) == (1, 1, 1)
+
+
+def test_indices_without_names_can_be_renamed() -> None:
+    old, new = file_of([0, 1, 1], [0, 1, 0]), file_of([1, 0, 0], [1, 1, 0])
+    assert flips(old, new, class_map={0: 1, 1: 0}) == (1, 1, 1)  # type: ignore[dict-item]
+
+
+def test_a_label_beyond_the_scores_is_a_label() -> None:
+    """The old model has two scores; the new one, which holds names, knows a third class."""
+    old = file_of([0, 1, 2], [0, 1, 1], logits=[[2.0, 1.0], [1.0, 2.0], [1.0, 2.0]])
+    new = file_of(["0", "1", "2"], ["0", "0", "2"])
+    result = compare(old, new)
+    assert (result.labelled, result.negative_flips, result.positive_flips) == (3, 1, 1)
+
+
+def test_several_old_classes_may_become_one() -> None:
+    old = file_of(["poodle", "beagle", "cat"], ["beagle", "beagle", "cat"])
+    new = file_of(["dog", "dog", "cat"], ["dog", "cat", "cat"])
+    merged = {"poodle": "dog", "beagle": "dog"}
+    assert flips(old, new, class_map=merged) == (1, 0, 0)
+    scored = {**old, "logits": np.eye(3).tolist(), "classes": ["poodle", "beagle", "cat"]}
+    with pytest.raises(InputError, match="their scores cannot be made one"):
+        compare(scored, new, class_map=merged)
+
+
+BAD: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]] = {
+    "index beyond the classes": (
+        file_of([0, 1], [0, 2], classes=["a", "b"]),
+        file_of([0, 1], [0, 1]),
+        {},
+        r"old: prediction 2 \(id 1\) is outside its 2 classes \(0 to 1\)",
+    ),
+    "index below the classes": (
+        file_of([0, 1], [0, 1], classes=["a", "b"]),
+        file_of([0, -1], [0, 1], classes=["a", "b"]),
+        {},
+        r"new: label -1 \(id 1\) is outside its 2 classes",
+    ),
+    "index beyond the scores": (
+        file_of([0, 1], [0, 2], logits=[[1.0, 2.0], [2.0, 1.0]]),
+        file_of([0, 1], [0, 1]),
+        {},
+        r"prediction 2 \(id 1\) is outside its 2 classes",
+    ),
+    "a prediction that is no class": (
+        file_of(["cat", "dog"], ["cat", "dgo"], classes=["cat", "dog"]),
+        file_of(["cat", "dog"], ["cat", "dog"]),
+        {},
+        r"old predicts 'dgo', which is not among its classes \(did you mean 'dog'\?\)",
+    ),
+    "a label that is no class": (
+        file_of(["cat", "dgo"], ["cat", "dog"], classes=["cat", "dog"]),
+        file_of(["cat", "dgo"], ["cat", "dog"], classes=["cat", "dog"]),
+        {},
+        r"old: the label 'dgo' is no class of either model \(did you mean 'dog'\?\)",
+    ),
+    "no class in common": (
+        file_of(["cat", "dog"], ["cat", "dog"]),
+        file_of(["Katze", "Hund"], ["Katze", "Hund"]),
+        {},
+        "share no class name.*--class-map FILE",
+    ),
+    "names and numbers in one file": (
+        file_of(["cat", "dog"], ["cat", "dog"]),
+        file_of(["cat", "dog"], [0, 1]),
+        {},
+        "new has labels such as .* and predictions such as .*no list of classes",
+    ),
+    "a map from nowhere": (
+        file_of(["cat", "dog"], ["cat", "dog"]),
+        file_of(["cat", "dog"], ["cat", "dog"]),
+        {"class_map": {"dgo": "dog"}},
+        r"renames 'dgo', which old does not have \(did you mean 'dog'\?\)",
+    ),
+    "a map to nowhere": (
+        file_of(["cat", "dog"], ["cat", "dog"]),
+        file_of(["cat", "dog"], ["cat", "dog"]),
+        {"class_map": {"dog": "Hund"}},
+        "leads to 'Hund', which the new file does not have",
+    ),
+    "corrected labels of no class": (
+        file_of([0, 1], [0, 1], classes=["a", "b"]),
+        file_of([0, 1], [0, 1], classes=["a", "b"]),
+        {"labels": {"id": [0], "label": ["c"]}},
+        "labels: the label 'c' is no class of either model",
+    ),
+    "corrected labels beyond the classes": (
+        file_of([0, 1], [0, 1], classes=["a", "b"]),
+        file_of([0, 1], [0, 1], classes=["a", "b"]),
+        {"labels": {"id": [0], "label": [2]}},
+        "labels: the label '2' is no class of either model",
+    ),
+    "corrected labels below the classes": (
+        file_of([0, 1], [0, 1]),
+        file_of([0, 1], [0, 1]),
+        {"labels": {"id": [0], "label": [-1]}},
+        "labels: the label -1 is no class of either model",
+    ),
+    "corrected labels by name for indices": (
+        file_of([0, 1], [0, 1]),
+        file_of([0, 1], [0, 1]),
+        {"labels": {"id": [0], "label": ["cat"]}},
+        "labels holds class names, the compared files hold class indices",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_classes_that_do_not_match_are_one_line(case: str) -> None:
+    old, new, options, message = BAD[case]
+    with pytest.raises(InputError, match=message) as caught:
+        compare(old, new, **options)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("m.json", "[1]", "must be one JSON object"),
+        ("m.json", "{", "is not valid JSON"),
+        ("m.csv", "a,b\n1,2\n", "header old,new"),
+        ("m.csv", "old,new\n1\n", "two cells a line"),
+        ("m.csv", "", "header old,new"),
+        ("none.csv", None, "cannot be read"),
+    ],
+)
+def test_class_maps_that_cannot_be_read_are_one_line(tmp_path: Path, name: str, text: str | None, message: str) -> None:
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    with pytest.raises(InputError, match=message) as caught:
+        read_class_map(tmp_path / name)
+    assert "\n" not in str(caught.value)

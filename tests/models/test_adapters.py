@@ -1,0 +1,192 @@
+"""The user's own factories for real; timm, torchvision and transformers where they are installed."""
+
+import textwrap
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from flipguard.models import Classifier, SplitClassifier, build_model, check_split
+from flipguard.types import InputError, MissingExtra
+
+B, C = 5, 7
+
+torch.set_num_threads(1)
+
+OWN = """
+import torch
+from torch import nn
+
+def plain(classes, width=11):
+    return nn.Sequential(nn.Flatten(), nn.Linear(12, width), nn.ReLU(), nn.Linear(width, classes))
+
+def theirs(num_classes, dropout=0.0, **rest):
+    width = rest.get("wide", 11)
+    return nn.Sequential(nn.Flatten(), nn.Linear(12, width), nn.Dropout(dropout), nn.Linear(width, num_classes))
+
+class Own(nn.Module):
+    feature_width = 12
+    def __init__(self, classes):
+        super().__init__()
+        self.head = nn.Linear(12, classes)
+    def features(self, x):
+        return x.flatten(1)
+    def forward(self, x):
+        return self.head(self.features(x))
+
+def no_classes(width):
+    return nn.Linear(width, 2)
+
+def not_a_network(classes):
+    return classes
+
+constant = 3
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A module of the user's with a name of its own, as Python keeps what it has imported."""
+    name = f"own_{tmp_path.name}"
+    (tmp_path / f"{name}.py").write_text(textwrap.dedent(OWN))
+    (tmp_path / f"{name}_broken.py").write_text("import a_library_that_is_not_there\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    return name
+
+
+def images() -> torch.Tensor:
+    return torch.randn(B, 3, 2, 2, generator=torch.Generator().manual_seed(12))
+
+
+def test_a_factory_of_the_users(own: str) -> None:
+    model = build_model(f"{own}:plain", classes=C, width=17)
+    assert isinstance(model, SplitClassifier)
+    assert model.feature_width == 17
+    assert torch.equal(model(images()), model.head(model.features(images())))
+    check_split(model, images())
+
+
+def test_options_go_to_the_factory_first(own: str) -> None:
+    theirs = build_model(f"{own}:theirs", classes=C, dropout=0.25, wide=19)
+    assert theirs.feature_width == 19
+    assert theirs.body[2].p == 0.25
+    assert isinstance(theirs.dropout, torch.nn.Identity)
+    ours = build_model(f"{own}:plain", classes=C, dropout=0.25, feature_width=2, head="3")
+    assert ours.dropout.p == 0.25
+    assert ours.features(images()).shape == (B, 2)
+
+
+def test_a_network_with_features_and_head_is_taken_as_it_is(own: str) -> None:
+    model = build_model(f"{own}:Own", classes=C)
+    assert type(model).__name__ == "Own"
+    assert model(images()).shape == (B, C)
+    with pytest.raises(InputError, match="splits itself into features and head; it has no option 'dropout'"):
+        build_model(f"{own}:Own", classes=C, dropout=0.1)
+
+
+def test_our_own_factories_work_by_their_path_too() -> None:
+    model = build_model("flipguard.models.small:cnn", classes=C, width=2)
+    assert type(model) is Classifier
+    assert model.feature_width == 4
+
+
+@pytest.mark.parametrize(
+    ("factory", "options", "message"),
+    [
+        ("plian", {}, "has no callable 'plian'; did you mean 'plain'"),
+        ("constant", {}, "has no callable 'constant'"),
+        ("no_classes", {}, "must take the number of classes as `classes` or `num_classes`"),
+        ("not_a_network", {}, "must return an nn.Module, it returned a int"),
+        ("plain", {"widht": 3}, "has no option 'widht'; did you mean 'width'"),
+    ],
+)
+def test_refuses_factories_that_do_not_fit(own: str, factory: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        build_model(f"{own}:{factory}", classes=C, **options)
+
+
+def test_a_module_that_is_not_there_and_one_that_is_broken(own: str) -> None:
+    with pytest.raises(InputError, match=r"cannot import the module 'tim' .* timm:NAME, torchvision:NAME"):
+        build_model("tim:resnet18", classes=C)
+    with pytest.raises(ModuleNotFoundError, match="a_library_that_is_not_there"):
+        build_model(f"{own}_broken:factory", classes=C)
+
+
+@pytest.mark.parametrize(
+    ("library", "name", "extra"),
+    [
+        ("timm", "timm:resnet18", "timm"),
+        ("torchvision", "torchvision:resnet18", "torchvision"),
+        ("transformers", "transformers:folder", "text"),
+    ],
+)
+def test_a_missing_library_names_its_extra(library: str, name: str, extra: str) -> None:
+    if find_spec(library):
+        pytest.skip(f"{library} is installed")
+    with pytest.raises(MissingExtra, match=rf"{library}; install it with: pip install 'flipguard\[{extra}\]'"):
+        build_model(name, classes=C)
+
+
+def check(model: Any, x: Any) -> None:
+    """What every network from elsewhere must do."""
+    check_split(model, x)
+    assert model.training
+    model.eval()
+    with torch.no_grad():
+        features = model.features(x)
+        assert features.shape == (B, model.feature_width)
+        assert torch.equal(model.head(features), model(x))
+        assert model(x).shape == (B, C)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "vit_tiny_patch16_224", "convnext_atto", "mobilenetv3_small_050"])
+def test_timm(name: str) -> None:
+    pytest.importorskip("timm", reason="timm is not installed: pip install 'flipguard[timm]'")
+    size = {"img_size": 32} if "vit" in name else {}
+    check(build_model(f"timm:{name}", classes=C, in_channels=1, **size), torch.randn(B, 1, 32, 32))
+    with pytest.raises(InputError, match="timm has no model 'resnet-18'; did you mean"):
+        build_model("timm:resnet-18", classes=C)
+
+
+def test_timm_refuses_two_heads() -> None:
+    pytest.importorskip("timm", reason="timm is not installed: pip install 'flipguard[timm]'")
+    with pytest.raises(InputError, match="has no single head"):
+        build_model("timm:deit_tiny_distilled_patch16_224", classes=C)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "vgg11_bn", "mobilenet_v3_small", "convnext_tiny"])
+def test_torchvision(name: str) -> None:
+    pytest.importorskip("torchvision", reason="torchvision is not installed: pip install 'flipguard[torchvision]'")
+    check(build_model(f"torchvision:{name}", classes=C, feature_width=3), torch.randn(B, 3, 64, 64))
+    with pytest.raises(InputError, match="torchvision has no classifier 'resnet-18'; did you mean"):
+        build_model("torchvision:resnet-18", classes=C)
+    with pytest.raises(InputError, match="take 3 channels"):
+        build_model(f"torchvision:{name}", classes=C, in_channels=1)
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "distilbert", "gpt2"])
+def test_transformers(kind: str, tmp_path: Path) -> None:
+    transformers = pytest.importorskip(
+        "transformers", reason="transformers is not installed: pip install 'flipguard[text]'"
+    )
+    sizes = {"vocab_size": 31, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    if kind == "gpt2":
+        sizes |= {"n_embd": 12, "n_layer": 2, "n_head": 2, "n_positions": 23}
+    elif kind == "distilbert":
+        sizes |= {"dim": 12, "n_layers": 2, "n_heads": 2, "hidden_dim": 13, "max_position_embeddings": 23}
+    else:
+        sizes |= {"hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 13}
+    config = transformers.AutoConfig.for_model(kind, num_labels=3, **sizes)
+    transformers.AutoModelForSequenceClassification.from_config(config).save_pretrained(tmp_path)
+    tokens = torch.randint(3, 31, (B, 11))
+    tokens[:, 8:] = 0
+    x = {"input_ids": tokens, "attention_mask": (tokens != 0).long()}
+    check(build_model(f"transformers:{tmp_path}", classes=C), x)
+    check(build_model(f"transformers:{tmp_path}", classes=C, pretrained=False), x)
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(InputError, match="no safetensors weights"):
+        build_model(f"transformers:{tmp_path}", classes=C)
+    with pytest.raises(InputError, match="is not a model folder"):
+        build_model(f"transformers:{tmp_path}/nowhere", classes=C)

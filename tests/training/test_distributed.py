@@ -1,0 +1,135 @@
+"""Two real processes get what one gets."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from flipguard.training import Recipe
+from flipguard.training.distributed import Team, place
+from flipguard.types import InputError
+
+SCRIPT = """
+import json, sys
+from dataclasses import replace
+from pathlib import Path
+import torch
+torch.set_num_threads(1)
+from flipguard.data import load_data
+from flipguard.ensembles import NetworkReference
+from flipguard.methods import build_method
+from flipguard.training import ModelSpec, Recipe, Seeds, TrainingError, train_network
+from flipguard.training.distributed import place
+
+out, (rank, world) = Path(sys.argv[1]), place()
+data, spec = load_data("digits"), ModelSpec("mlp", {"hidden": (32,)})
+recipe = Recipe(epochs=2, batch_size=128, accumulate=2, clip_norm=1.0)
+old = {"old": NetworkReference("old", [spec.build(10, 5)])}
+records = []
+
+def note(record, network):
+    records.append({"terms": record.terms, "error": record.train_error})
+
+arguments = dict(
+    seeds=Seeds.of(3), references=old, on_epoch=note, checkpoint=out / "state.safetensors", checkpoint_every=3
+)
+class Stop(Exception):
+    pass
+
+class Broken:
+    def __call__(self, student, references, batch):
+        if broken and int(batch.step) == 5:
+            raise Stop
+        return build_method("kd")(student, references, batch)
+
+# Two processes stop in the midst of an epoch, after a save at step 3, and go on from there.
+broken = world > 1
+if broken:
+    try:
+        train_network(spec, data, Broken(), recipe, **arguments)
+    except Stop:
+        broken = False
+network = train_network(spec, data, Broken(), recipe, **arguments)
+torch.save(network.state_dict(), out / f"{rank}-of-{world}.pt")
+poisoned = data.train.x.float()
+poisoned[13] = float("nan")
+try:
+    train_network(
+        spec, replace(data, train=replace(data.train, x=poisoned)), build_method("none"), recipe, seeds=Seeds.of(3)
+    )
+except TrainingError as error:
+    failure = str(error).split(" (")[0]
+(out / f"{rank}-of-{world}.json").write_text(json.dumps({"records": records, "failure": failure}))
+"""
+
+
+def run(folder: Path, world: int) -> None:
+    folder.mkdir()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    processes = []
+    for rank in range(world):
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        if world > 1:
+            # What torchrun sets.
+            environment |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
+            environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        command = [sys.executable, "-c", SCRIPT, str(folder)]
+        processes.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True))
+    try:
+        ends = [(process.communicate(timeout=120)[1], process.returncode) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+    assert [code for _, code in ends] == [0] * world, "\n".join(errors for errors, _ in ends)
+
+
+def test_two_processes_get_the_losses_of_one(tmp_path: Path) -> None:
+    run(tmp_path / "one", 1)
+    run(tmp_path / "two", 2)
+    alone = json.loads((tmp_path / "one" / "0-of-1.json").read_text())
+    first, second = (json.loads((tmp_path / "two" / f"{rank}-of-2.json").read_text()) for rank in (0, 1))
+    assert len(alone["records"]) == 2
+    for one, two in zip(alone["records"], first["records"], strict=True):
+        assert two["terms"] == pytest.approx(one["terms"], abs=1e-5)
+        assert two["error"] == pytest.approx(one["error"], abs=1e-9)
+    assert alone["records"][0]["terms"] != alone["records"][1]["terms"]
+    # The other process reports nothing, and has the same weights to the bit.
+    assert second["records"] == []
+    weights = [torch.load(tmp_path / "two" / f"{rank}-of-2.pt", weights_only=True) for rank in (0, 1)]
+    single = torch.load(tmp_path / "one" / "0-of-1.pt", weights_only=True)
+    for name, value in single.items():
+        assert torch.equal(weights[0][name], weights[1][name])
+        assert torch.allclose(weights[0][name], value, atol=1e-5)
+    # A loss that breaks in one process stops both, at the same step.
+    assert alone["failure"].startswith("the loss is not finite at epoch ")
+    assert first["failure"] == second["failure"] == alone["failure"]
+
+
+def test_one_process_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    assert place() == (0, 1)
+    team, student = Team.gather("cpu"), nn.Linear(3, 5)
+    optimiser: Any = torch.optim.SGD(student.parameters(), lr=0.1)
+    assert team.prepare(student, optimiser) == (student, optimiser)
+    value = torch.tensor(2.5)
+    assert team.total(value) is value
+    assert team.least(value) is value
+    assert team.device("cuda:1") == "cuda:1"
+
+
+def test_batches_that_do_not_divide() -> None:
+    recipe = Recipe(batch_size=12, accumulate=2)
+    Team(0, 3).check_batch(recipe.batch_size, recipe.accumulate)
+    with pytest.raises(InputError, match="batch_size 12 does not divide into 4 processes × 2 equal parts"):
+        Team(0, 4).check_batch(recipe.batch_size, recipe.accumulate)

@@ -1,0 +1,190 @@
+"""The user's own network and DataLoader, in a few lines."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import flipguard
+from flipguard.data import DataSet
+from flipguard.ensembles import CachedReference, NetworkReference
+from flipguard.methods import METHODS, build_method
+from flipguard.training import Epoch, Recipe
+from flipguard.types import InputError, Output, Step
+
+C, D = 7, 11
+SLOW = Recipe(epochs=5, learning_rate=0.05)
+
+
+class Own(nn.Module):
+    """Nothing but a forward: no features, no head."""
+
+    def __init__(self, width: int, classes: int = C) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(D, width), nn.ReLU(), nn.Dropout(0.1), nn.Linear(width, classes))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(x)
+
+
+def loader(data: DataSet, part: str = "train", *, ids: bool = False, **options: Any) -> DataLoader[Any]:
+    split = data.part(part)
+    columns = [split.x, split.y] + ([torch.from_numpy(split.ids)] if ids else [])
+    return DataLoader(TensorDataset(*columns), **{"batch_size": 16, "shuffle": part == "train", **options})  # type: ignore[arg-type]
+
+
+def test_an_update_in_a_few_lines(data: DataSet) -> None:
+    """Focal distillation on the user's own networks flips fewer samples than no treatment."""
+    train, test = loader(data), loader(data, "test")
+    torch.manual_seed(0)
+    old = flipguard.fit(Own(8), train, epochs=20)
+    flips = {}
+    for method in ("none", "fd_lm"):
+        torch.manual_seed(1)
+        recipe = Recipe(learning_rate=0.02, clip_norm=1.0)
+        new = flipguard.fit(Own(32), train, method=method, old=old, epochs=20, recipe=recipe)
+        said = [flipguard.predict(model, test, classes=data.classes) for model in (old, new)]
+        flips[method] = flipguard.compare(*said).negative_flips
+    assert flips["fd_lm"] < flips["none"]
+
+
+@pytest.mark.parametrize("name", [n for n, card in METHODS.items() if card.kind == "objective" and n != "dropout"])
+def test_every_objective_takes_a_plain_network(data: DataSet, name: str) -> None:
+    records: list[Epoch] = []
+    torch.manual_seed(0)
+    network = Own(8)
+    returned = flipguard.fit(
+        network,
+        loader(data),
+        method=name,
+        old=Own(8),
+        ensemble=[Own(8), Own(8)],
+        recipe=Recipe(epochs=4, learning_rate=0.02, clip_norm=1.0),
+        on_epoch=lambda record, _: records.append(record),
+    )
+    assert returned is network
+    assert not network.training
+    assert records[-1].terms["cross_entropy"] < records[0].terms["cross_entropy"]
+
+
+def weights(model: nn.Module) -> Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+def trained(data: DataSet, *, seed: int, **options: Any) -> Tensor:
+    torch.manual_seed(0)
+    network = Own(8)
+    # Where the global generator stands must not matter.
+    torch.seed()
+    return weights(flipguard.fit(network, loader(data, **options), recipe=SLOW, seed=seed))
+
+
+def test_the_seed_decides(data: DataSet) -> None:
+    first = trained(data, seed=3)
+    assert torch.equal(first, trained(data, seed=3))
+    assert not torch.equal(first, trained(data, seed=4))
+
+
+def test_the_caller_s_generator_and_old_model_stay(data: DataSet) -> None:
+    old = Own(8).train()
+    before, state = weights(old), torch.get_rng_state()
+    flipguard.fit(Own(8).requires_grad_(True), [next(iter(loader(data)))], method="kd", old=old, epochs=1)
+    assert old.training
+    assert all(parameter.requires_grad for parameter in old.parameters())
+    assert torch.equal(weights(old), before)
+    torch.set_rng_state(state)
+    network, rows = Own(8), list(loader(data, shuffle=False))
+    state = torch.get_rng_state()
+    flipguard.fit(network, rows, epochs=1)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_held_to_what_it_was(data: DataSet) -> None:
+    """`old=model` is the model at the start: with nothing but distillation it stays where it is."""
+    network = nn.Linear(D, C)
+    before = weights(network).clone()
+    only = build_method("kd", alpha=1.0)
+    still = Recipe(epochs=2, learning_rate=0.1, weight_decay=0.0)
+    flipguard.fit(network, loader(data), method=only, old=network, recipe=still)
+    assert torch.allclose(weights(network), before, atol=1e-6)
+    flipguard.fit(network, loader(data), method="none", recipe=still)
+    assert not torch.allclose(weights(network), before, atol=1e-2)
+
+
+def test_references_of_the_user_s_making(data: DataSet) -> None:
+    torch.manual_seed(0)
+    fewer = NetworkReference("old", [Own(8, classes=3)], classes=(4, 1, 6))
+    flipguard.fit(Own(8), loader(data), method="fd_kl", old=fewer, epochs=1)
+    x = data.train.x
+    assert isinstance(x, Tensor)
+    cached = CachedReference("old", fewer.networks[0](x).detach()[None], classes=(4, 1, 6))
+    ends = []
+    for old in (fewer, cached):
+        torch.manual_seed(0)
+        network = flipguard.fit(nn.Linear(D, C), loader(data, ids=True), method="kd", old=old, recipe=SLOW)
+        ends.append(weights(network))
+    # Cached logits are found by the rows' ids, which are their places in this training set.
+    assert torch.allclose(ends[0], ends[1], atol=1e-5)
+
+
+def test_predictions(data: DataSet) -> None:
+    network = Own(8)
+    test = data.test
+    said = flipguard.predict(
+        network, loader(data, "test", ids=True, shuffle=True), classes=data.classes, model="own", version="7"
+    )
+    table = said.table(["id", "logits"]).to_pydict()
+    assert isinstance(test.x, Tensor)
+    expected = dict(zip(test.ids.tolist(), network.eval()(test.x).tolist(), strict=True))
+    assert table["id"] != test.ids.tolist()
+    assert sorted(table["id"]) == test.ids.tolist()
+    for number, logits in zip(table["id"], table["logits"], strict=True):
+        assert logits == pytest.approx(expected[number], abs=1e-5)
+    # The same samples with the same labels, whatever their order.
+    assert said.data_fingerprint() == data.fingerprint("test")
+    assert not network.training
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"method": "kd"}, "needs a reference: pass old= to fit"),
+        ({"method": "elodi"}, "needs a reference: pass ensemble= to fit"),
+        ({"method": "dropout"}, "'dropout' changes the network itself"),
+        ({"method": "paragon"}, "'paragon' is not trained by fit"),
+        ({"method": "kdd"}, "there is no method 'kdd'"),
+        ({"method": "kd", "old": nn.Linear(D, 3)}, "has 3 classes and the student 7"),
+    ],
+)
+def test_bad_calls(data: DataSet, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        flipguard.fit(Own(8), loader(data), epochs=1, **arguments)
+
+
+def test_bad_loaders(data: DataSet) -> None:
+    rows = list(loader(data))
+    with pytest.raises(InputError, match="has no length"):
+        flipguard.fit(Own(8), iter(rows), epochs=1)
+    with pytest.raises(InputError, match=r"must yield \(x, y\) or \(x, y, id\), got Tensor"):
+        flipguard.fit(Own(8), [x for x, _ in rows], epochs=1)
+    with pytest.raises(InputError, match="got 1 parts"):
+        flipguard.predict(Own(8), [(x,) for x, _ in rows])
+    with pytest.raises(InputError, match="shuffles and gives no ids"):
+        flipguard.predict(Own(8), loader(data))
+    with pytest.raises(InputError, match="no batches"):
+        flipguard.predict(Own(8), [])
+
+
+def test_a_method_of_the_user_s_own(data: DataSet) -> None:
+    """Any function of (student, references, batch) will do."""
+    rows: list[Tensor] = []
+
+    def mine(student: Any, references: Any, batch: Any) -> Step:
+        answer: Output = student(batch.x)
+        rows.append(batch.index)
+        return Step(nn.functional.cross_entropy(answer.logits[0], batch.y), answer.logits)
+
+    flipguard.fit(Own(8), loader(data), method=mine, epochs=1)
+    assert torch.cat(rows).tolist() == list(range(len(data.train)))
