@@ -1,6 +1,6 @@
 """How fast `flipguard.compare` is and how much memory it takes, against what it replaces; both sides in one run.
 
-    python benchmarks/compare.py            everything; about 17 GB of disk for the data, which are kept
+    python benchmarks/compare.py            everything; about 8 GB of disk for the data, which are kept
     python benchmarks/compare.py --quick    a tenth of the rows and no 100-million-row run: a check that it works
 
 Every side runs in a fresh process, so that its peak memory (VmHWM) is its own, and the sides of a figure take turns.
@@ -307,11 +307,14 @@ def logits(rows: int, repetitions: int) -> tuple[list[Line], list[Run]]:
 
 def table(lines: list[Line]) -> str:
     width = max(len(line.figure) for line in lines)
-    rows = [f"| {'figure':<{width}} | target | measured | met |", f"|{'-' * (width + 2)}|--------|----------|-----|"]
+    rows = [
+        f"| {'figure':<{width}} | target   | measured | met |",
+        f"|{'-' * (width + 2)}|----------|----------|-----|",
+    ]
     for line in lines:
         target = "" if line.target is None else f"{'≥' if line.at_least else '≤'} {line.target:g} {line.unit}"
         met = {None: "", True: "yes", False: "NO"}[line.met]
-        rows.append(f"| {line.figure:<{width}} | {target:<6} | {f'{line.measured:.2f} {line.unit}':>8} | {met:<3} |")
+        rows.append(f"| {line.figure:<{width}} | {target:<8} | {f'{line.measured:.2f} {line.unit}':>8} | {met:<3} |")
     return "\n".join(rows)
 
 

@@ -109,8 +109,17 @@ while True:
 """
 
 
+def whole(path: Path, last: int) -> int:
+    """The number of the save that is there now, no earlier than the last that was seen."""
+    tensors, facts = load_checkpoint(path)
+    assert len(tensors) == 8
+    assert all(bool((tensor == facts["number"]).all()) for tensor in tensors.values())
+    assert facts["number"] >= last
+    return int(facts["number"])
+
+
 def test_killed_while_saving(tmp_path: Path) -> None:
-    """Eight megabytes are written over and over, and the process is killed in the midst of it."""
+    """Eight megabytes are written over and over: a reader sees whole files all the while, and after a kill."""
     path, chance, last = tmp_path / "run.safetensors", random.Random(3), 0
     for _ in range(3):
         process = subprocess.Popen([sys.executable, "-c", SAVER, str(path), str(last)], stdout=subprocess.PIPE)
@@ -118,14 +127,15 @@ def test_killed_while_saving(tmp_path: Path) -> None:
         process.stdout.readline()
         while not path.exists():
             time.sleep(0.01)
-        time.sleep(chance.uniform(0.05, 0.3))
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        process.stdout.close()
-        tensors, facts = load_checkpoint(path)
-        assert all(bool((tensor == facts["number"]).all()) for tensor in tensors.values())
-        assert facts["number"] >= last
-        last = facts["number"]
+        until = time.monotonic() + chance.uniform(0.2, 0.5)
+        try:
+            while time.monotonic() < until:
+                last = whole(path, last)
+        finally:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            process.stdout.close()
+        last = whole(path, last)
     assert last > 3
     # What a killed save leaves behind is overwritten by the next one.
     save_checkpoint(path, {"weight": torch.zeros(3)}, {})

@@ -252,6 +252,20 @@ def _resumes_with_its_best(data: DataSet, recipe: Recipe, path: Path, chosen: nn
         assert torch.equal(value, resumed.state_dict()[name])
 
 
+@pytest.mark.parametrize(("errors", "best"), [([0.3, 0.2, 0.2, 0.4], 1), ([0.5, 0.5, 0.5, 0.5], 0)])
+def test_the_first_of_several_best_epochs(errors: list[float], best: int) -> None:
+    left, ends = list(errors), []
+    recipe = replace(STEADY, epochs=4, batch_size=12)
+    job = Job(fixed_batches(2), 2, recipe, validate=lambda network: left.pop(0))
+    chosen = fit(
+        SingleStudent(small()),
+        NoTreatment(),
+        job,
+        on_epoch=lambda _, net: ends.append(net.head.weight.detach().clone()),
+    )
+    assert [torch.equal(chosen.head.weight, end) for end in ends] == [epoch == best for epoch in range(4)]
+
+
 def test_no_validation_part(data: DataSet) -> None:
     with pytest.raises(InputError, match="toy has no validation part to choose an epoch by"):
         train_network(

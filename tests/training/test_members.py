@@ -35,6 +35,7 @@ def test_side_by_side_or_one_after_another(data: DataSet, tmp_path: Path) -> Non
         MLP, data, RECIPE, [1, 2, 3], folder=tmp_path, processes=2, on_member=lambda *done: told.append(done)
     )
     assert told == [(0, 3), (1, 3), (2, 3), (3, 3)]
+    torch.manual_seed(77)
     drawn = torch.get_rng_state()
     again = fit_members(MLP, data, RECIPE, [Seeds.of(1), 2, 3], processes=1)
     assert torch.equal(torch.get_rng_state(), drawn)

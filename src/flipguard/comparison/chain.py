@@ -7,7 +7,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from flipguard.comparison.engine import count, engine, not_finite
+from flipguard.comparison.engine import engine, not_finite
 from flipguard.comparison.measure import measured
 from flipguard.comparison.prepare import Options, prepare
 from flipguard.comparison.result import Figure, Figures, Matrix
@@ -64,7 +64,7 @@ def _pair(old: Predictions, new: Predictions, options: Options) -> Figures:
         prepared = prepare(connection, old, new, options)
         for predictions, view in ((old, "old_rows"), (new, "new_rows")):
             _check_finite(connection, predictions, view)
-        counted = count(prepared.sources, old, new, on_missing=options.on_missing, vocabulary=prepared.vocabulary)
+        counted = prepared.count(on_missing=options.on_missing)
         one = counted.outcome * 0
         return measured(counted.tally(one, 1).total(), confidence=options.confidence)
 

@@ -10,9 +10,9 @@ from typing import Any
 import duckdb
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from flipguard.comparison.classes import Side, Value, Vocabulary
+from flipguard.comparison.counted import Counted
 from flipguard.comparison.expression import (
     CALIBRATION,
     CONTRADICTION,
@@ -26,7 +26,6 @@ from flipguard.comparison.expression import (
     duplicates,
 )
 from flipguard.comparison.scores import row_scores
-from flipguard.metrics import OUTCOMES, Tally
 from flipguard.predictions import Predictions
 from flipguard.predictions.columns import is_text
 from flipguard.predictions.read import plain_path
@@ -47,9 +46,10 @@ def engine(memory: str | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
             connection.execute("SET preserve_insertion_order = false")
             # Groups of cell and label then index an array instead of a hash table, up to about 2,000 classes.
             connection.execute("SET perfect_ht_threshold = 18")
-            connection.execute("SET temp_directory = ?", [spill])
+            # Text in the statement and no parameter: to bind a value DuckDB imports pandas, if that is there.
+            connection.execute(f"SET temp_directory = {literal(spill)}")
             try:
-                connection.execute("SET memory_limit = ?", [memory])
+                connection.execute(f"SET memory_limit = {literal(memory)}")
             except duckdb.Error as error:
                 raise InputError(f"--memory must be a size such as 4GB, not '{memory}'.") from error
             yield connection
@@ -57,6 +57,10 @@ def engine(memory: str | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
             raise InputError(f"the files cannot be compared: {str(error).strip().splitlines()[0]}") from error
         finally:
             connection.close()
+
+
+def literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
 
 
 def quoted(name: str) -> str:
@@ -142,7 +146,7 @@ def _check_range(connection: duckdb.DuckDBPyConnection, predictions: Predictions
 
     A label beyond the width of the scores is no fault in a file without class names: the other file may know it.
     """
-    bounds = _stored_bounds(predictions, column)
+    bounds = predictions.stored_bounds(column)
     low, high = bounds or connection.sql(f"SELECT min({column}), max({column}) FROM {view}").fetchall()[0]
     count = predictions.class_count
     if count is None or low is None or (column == "label" and predictions.classes is None):
@@ -154,23 +158,6 @@ def _check_range(connection: duckdb.DuckDBPyConnection, predictions: Predictions
             f"{predictions.name}: {column} {bad} (id {row[0]}) is outside its {count} classes (0 to {count - 1})."
         )
     return False
-
-
-def _stored_bounds(predictions: Predictions, column: str) -> tuple[int, int] | None:
-    """The smallest and largest value by the statistics in the Parquet footers, where every part has them."""
-    if isinstance(predictions.source, pa.Table) or column not in predictions.columns:
-        return None
-    lows, highs = [], []
-    for path in predictions.source:
-        footer = pq.read_metadata(path)
-        place = [footer.schema.column(i).path for i in range(len(footer.schema))].index(column)
-        for group in range(footer.num_row_groups):
-            statistics = footer.row_group(group).column(place).statistics
-            if statistics is None or not statistics.has_min_max:
-                return None
-            lows.append(statistics.min)
-            highs.append(statistics.max)
-    return (min(lows), max(highs)) if lows else None
 
 
 @dataclass(frozen=True)
@@ -235,48 +222,6 @@ def _code_table(codes: Mapping[Value, int], *, text: bool) -> pa.Table:
     chosen = {value: code for value, code in codes.items() if isinstance(value, str) == text}
     kind = pa.string() if text else pa.int64()
     return pa.table({"value": pa.array(list(chosen), kind), "code": pa.array(list(chosen.values()), pa.int32())})
-
-
-@dataclass(frozen=True)
-class Counted:
-    """The counted groups, as columns: `outcome` (0 to 6), `label` (code, -1 for none), the slices, and the sums."""
-
-    outcome: np.ndarray[Any, np.dtype[np.int64]]
-    label: np.ndarray[Any, np.dtype[np.int64]]
-    count: np.ndarray[Any, np.dtype[np.int64]]
-    missing_old: np.ndarray[Any, np.dtype[np.bool_]]
-    missing_new: np.ndarray[Any, np.dtype[np.bool_]]
-    weight: np.ndarray[Any, np.dtype[np.float64]] | None
-    weight_squared: np.ndarray[Any, np.dtype[np.float64]] | None
-    example: pa.ChunkedArray
-    by: Mapping[str, pa.ChunkedArray]
-    dropped_old: int
-    dropped_new: int
-    calibration: int
-    other_splits: int
-
-    def tally(self, group: np.ndarray[Any, np.dtype[np.int64]], groups: int) -> Tally:
-        """Sum into `groups` groups; group[i] says where row i of the counts goes."""
-        shape = (groups, len(OUTCOMES))
-        cell = group * len(OUTCOMES) + self.outcome
-
-        def summed(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-            total = np.zeros(shape, values.dtype)
-            np.add.at(total.reshape(-1), cell, values)
-            return total
-
-        missing = np.zeros((groups, 2), np.int64)
-        np.add.at(missing[:, 0], group, self.count * self.missing_old)
-        np.add.at(missing[:, 1], group, self.count * self.missing_new)
-        return Tally(
-            count=summed(self.count),
-            missing=missing,
-            weight=summed(self.weight) if self.weight is not None else None,
-            weight_squared=summed(self.weight_squared) if self.weight_squared is not None else None,
-            models=None,
-            pair=None,
-            calibrated=None,
-        )
 
 
 def count(sources: Sources, old: Predictions, new: Predictions, *, on_missing: str, vocabulary: Vocabulary) -> Counted:

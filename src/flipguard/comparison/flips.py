@@ -39,14 +39,17 @@ def flipped_samples(flips: pa.Table, vocabulary: Vocabulary) -> list[FlippedSamp
     ]
 
 
-def find_negative_flips(sources: Sources, label_of: Mapping[int | str, int]) -> pa.Table:
+def find_negative_flips(
+    sources: Sources, label_of: Mapping[int | str, int], said: Mapping[int | str, int] | None
+) -> pa.Table:
     """What the new model said about some negative flips, in the given order; the old one said the label.
 
-    Only the new file is read, and only ids and predictions of it.
+    Unless it is known already, the new file is read once more, but only its ids and predictions.
     """
-    said = {}
     beyond = any(isinstance(id_, int) and id_ >= 2**63 for id_ in label_of)
-    if label_of:
+    if said is None:
+        said = {}
+    if label_of and not said:
         column: duckdb.Expression = duckdb.ColumnExpression("id")
         # DuckDB hands a plain filter on to Arrow, which takes no constant beyond 63 bits.
         column = column.cast("HUGEINT") if beyond else column
@@ -54,7 +57,7 @@ def find_negative_flips(sources: Sources, label_of: Mapping[int | str, int]) -> 
         said = dict(sources.new.filter(wanted).project("id, prediction").fetchall())
     ids = pa.array(list(label_of), pa.uint64() if beyond else None)
     labels = list(label_of.values())
-    new = [said.get(id_) for id_ in label_of]
+    new = [None if said.get(id_, -1) == -1 else said[id_] for id_ in label_of]
     return pa.table({"id": ids, "label": labels, "old": labels, "new": pa.array(new, pa.int64())})
 
 

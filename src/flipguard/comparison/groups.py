@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flipguard import statistics
-from flipguard.comparison.engine import Counted
-from flipguard.comparison.measure import NEGATIVE, figures, rate_figure
+from flipguard.comparison.counted import Counted
+from flipguard.comparison.measure import NEGATIVE, PairedIntervals, figures, rate_figure
 from flipguard.comparison.result import Group
 from flipguard.metrics import OUTCOMES, RATES, Tally
 
@@ -87,6 +87,7 @@ def grouped(
 ) -> list[Part]:
     """A group for each value that occurs, not yet adjusted for how many there are. `names` are the values' names."""
     codes = counted_codes(family, counted)
+    paired = PairedIntervals.of(tally.count, options["confidence"]) if cluster is None else None
     groups = []
     for i, name in enumerate([*names, None]):
         part = tally[i]
@@ -94,7 +95,8 @@ def grouped(
             continue
         rows = codes == i
         clusters = per_cluster(counted, cluster, rows) if cluster is not None else None
-        found = figures(part, clusters=clusters, ece_intervals=False, **options)
+        known = paired[i] if paired is not None else None
+        found = figures(part, clusters=clusters, ece_intervals=False, paired=known, **options)
         groups.append(Part(Group(value=name, example=_example(counted, rows), **found), part.count, clusters))
     return groups
 

@@ -1,6 +1,7 @@
 """From a tally to figures with intervals."""
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,29 @@ def _finite(value: Any) -> float | None:
     return None if value is None or not math.isfinite(value) else float(value)
 
 
+@dataclass(frozen=True)
+class PairedIntervals:
+    """The intervals that are searched for, not computed in one go: for one group, or for all of them as arrays."""
+
+    error_difference: Any
+    relative_negative_flip_rate: Any
+
+    @classmethod
+    def of(cls, count: Counts, confidence: float) -> "PairedIntervals":
+        """count: (…, 7). All groups together take hardly longer than one."""
+        labelled = count[..., :LABELLED]
+        negative, positive = labelled[..., NEGATIVE], labelled[..., POSITIVE]
+        return cls(
+            statistics.error_difference(negative, positive, labelled.sum(axis=-1), confidence=confidence),
+            statistics.relative_negative_flip_rate(labelled, confidence=confidence),
+        )
+
+    def __getitem__(self, group: int) -> "PairedIntervals":
+        return PairedIntervals(
+            [end[group] for end in self.error_difference], [end[group] for end in self.relative_negative_flip_rate]
+        )
+
+
 def figures(
     tally: Tally,
     *,
@@ -34,8 +58,12 @@ def figures(
     cost_ratio: float | None = None,
     displacement: bool = True,
     ece_intervals: bool = True,
+    paired: PairedIntervals | None = None,
 ) -> dict[str, Any]:
-    """The fields of `Figures` for a tally without groups. `clusters`: (K, 7) counts per cluster, if there are any."""
+    """The fields of `Figures` for a tally without groups. `clusters`: (K, 7) counts per cluster, if there are any.
+
+    `paired` holds the intervals of this group where they were computed for all groups at once.
+    """
     count = tally.count
     labelled = int(count[:LABELLED].sum())
     found: dict[str, Any] = {
@@ -49,7 +77,7 @@ def figures(
     for name, rate in RATES.items():
         found[name] = rate_figure(count, rate, clusters, confidence)
     if labelled:
-        found |= _paired(tally, clusters, confidence)
+        found |= _paired(tally, clusters, confidence, paired)
     if tally.weight is not None:
         found |= _weighted(tally, confidence)
     if cost_ratio is not None and labelled:
@@ -91,7 +119,7 @@ def _effective_trials(count: Counts, clusters: Counts, trials: float) -> float:
     return trials * worth / float(n) if math.isfinite(worth) else math.inf
 
 
-def _paired(tally: Tally, clusters: Counts | None, confidence: float) -> dict[str, Any]:
+def _paired(tally: Tally, clusters: Counts | None, confidence: float, known: PairedIntervals | None) -> dict[str, Any]:
     """The figures that are functions of the whole multinomial of five."""
     count = tally.count[:LABELLED]
     n, negative, positive = count.sum(), count[NEGATIVE], count[POSITIVE]
@@ -102,13 +130,10 @@ def _paired(tally: Tally, clusters: Counts | None, confidence: float) -> dict[st
     bound = statistics.mean_interval((count * errors).sum(), (count * errors**2).sum(), n, confidence=confidence)
     found: dict[str, Any] = {"churn_bound": figure(metrics.churn_bound(tally), bound)}
     if clusters is None:
+        intervals = known or PairedIntervals.of(count, confidence)
         return found | {
-            "error_difference": figure(
-                difference, statistics.error_difference(negative, positive, n, confidence=confidence)
-            ),
-            "relative_negative_flip_rate": figure(
-                relative, statistics.relative_negative_flip_rate(count, confidence=confidence)
-            ),
+            "error_difference": figure(difference, intervals.error_difference),
+            "relative_negative_flip_rate": figure(relative, intervals.relative_negative_flip_rate),
             "mcnemar_p": float(statistics.mcnemar_exact(negative, positive)),
         }
     per_cluster = clusters[:, :LABELLED]

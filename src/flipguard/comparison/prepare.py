@@ -14,7 +14,9 @@ import pyarrow.compute as pc
 from flipguard import statistics
 from flipguard.comparison.classes import Side, Vocabulary, match_classes, read_class_map
 from flipguard.comparison.corrected import relabelled
-from flipguard.comparison.engine import Sources, coded_table, describe, quoted, register
+from flipguard.comparison.counted import Counted
+from flipguard.comparison.dense import dense_counts
+from flipguard.comparison.engine import Sources, coded_table, count, describe, quoted, register
 from flipguard.comparison.expression import Plan
 from flipguard.comparison.gate import GateSettings
 from flipguard.comparison.scores import as_logits, row_scores
@@ -75,11 +77,20 @@ class Prepared:
     slices: tuple[str, ...]
     aligned: bool
     id_as_text: bool
+    relabelled: bool
     notes: tuple[str, ...]
 
     @property
     def has_scores(self) -> bool:
         return bool(self.old.scores or self.new.scores)
+
+    def count(self, *, on_missing: str) -> Counted:
+        """Count by address where the ids allow it, else by the expression on DuckDB: the same counts."""
+        plan = self.sources.plan
+        found = None if self.relabelled else dense_counts(self.old, self.new, plan, self.vocabulary)
+        if found is not None:
+            return found
+        return count(self.sources, self.old, self.new, on_missing=on_missing, vocabulary=self.vocabulary)
 
     def blocks(self) -> Iterator[Block]:
         """The rows of both files side by side, with their scores."""
@@ -123,7 +134,17 @@ def prepare(connection: duckdb.DuckDBPyConnection, old: Predictions, new: Predic
     if options.split is not None and not plan.has("split"):
         raise InputError("--split needs a column 'split' in one of the files, and neither has one.")
     sources = Sources(connection, left, right, plan, shared["slices"])
-    return Prepared(old, new, sources, vocabulary, slices, aligned, id_as_text, (*vocabulary.notes, *notes))
+    return Prepared(
+        old,
+        new,
+        sources,
+        vocabulary,
+        slices,
+        aligned,
+        id_as_text=id_as_text,
+        relabelled=corrected is not None,
+        notes=(*vocabulary.notes, *notes),
+    )
 
 
 def _overruling(old: Predictions, new: Predictions, options: Options) -> tuple[Predictions | None, Predictions | None]:

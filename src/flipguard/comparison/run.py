@@ -8,7 +8,8 @@ import numpy as np
 from pydantic import ValidationError
 
 from flipguard import statistics
-from flipguard.comparison.engine import Counted, count, engine
+from flipguard.comparison.counted import Counted
+from flipguard.comparison.engine import engine
 from flipguard.comparison.flips import changed_rows, find_negative_flips, flipped_samples, named, write_flips
 from flipguard.comparison.gate import GateSettings, judge
 from flipguard.comparison.groups import (
@@ -118,9 +119,7 @@ def _gate_settings(given: Mapping[str, Any]) -> GateSettings:
 
 
 def _compare(prepared: Prepared, options: Options) -> Comparison:
-    counted = count(
-        prepared.sources, prepared.old, prepared.new, on_missing=options.on_missing, vocabulary=prepared.vocabulary
-    )
+    counted = prepared.count(on_missing=options.on_missing)
     groupings = families(counted, prepared.slices)
     temperatures = _temperatures(prepared, options)
     streamed = _stream(prepared, options, groupings, temperatures)
@@ -260,7 +259,7 @@ def _worst_flips(
     code = {vocabulary.name(int(label)): int(label) for label in np.unique(counted.label[counted.label >= 0])}
     chosen = [group for group in classes if group.example is not None][:WORST_FLIPS]
     examples = {g.example: code[g.value] for g in chosen if g.example is not None and g.value is not None}
-    return flipped_samples(find_negative_flips(prepared.sources, examples), vocabulary)
+    return flipped_samples(find_negative_flips(prepared.sources, examples, counted.said), vocabulary)
 
 
 def _named(source: Any, name: str) -> Predictions:

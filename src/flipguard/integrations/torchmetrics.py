@@ -15,7 +15,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 
-class FlipMetrics(torchmetrics.Metric):  # type: ignore[misc]
+class FlipMetrics(torchmetrics.Metric):
     """All figures of an update from an old to a new classifier, batch by batch.
 
     `compute` gives the figures that the batches so far allow, as tensors under their JSON names: those of scores only

@@ -164,9 +164,25 @@ class Predictions:
             yield from self.source.select(list(columns)).to_batches(max_chunksize=size)
             return
         for path in self.source:
-            with pq.ParquetFile(path, pre_buffer=True) as file:
+            with pq.ParquetFile(path) as file:
                 for batch in file.iter_batches(size, columns=list(columns)):
                     yield _decoded(batch)
+
+    def stored_bounds(self, column: str) -> tuple[int, int] | None:
+        """A column's smallest and largest value by the statistics in the Parquet footers, where every part has them."""
+        if isinstance(self.source, pa.Table) or column not in self.columns:
+            return None
+        lows, highs = [], []
+        for path in self.source:
+            footer = pq.read_metadata(path)
+            place = [footer.schema.column(i).path for i in range(len(footer.schema))].index(column)
+            for group in range(footer.num_row_groups):
+                statistics = footer.row_group(group).column(place).statistics
+                if statistics is None or not statistics.has_min_max:
+                    return None
+                lows.append(statistics.min)
+                highs.append(statistics.max)
+        return (min(lows), max(highs)) if lows else None
 
     def table(self, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows, or some of their columns, in memory."""

@@ -71,7 +71,9 @@ def fit_members(
     if processes is not None and processes < 1:
         raise InputError(f"processes must be at least 1, got {processes}.")
     work = _Work(model, data, recipe, method or NoTreatment(), augmentation, device, checkpoint_every)
-    with nullcontext(folder) if folder is not None else TemporaryDirectory(prefix="flipguard-") as place:
+    kept = nullcontext(folder) if folder is not None else TemporaryDirectory(prefix="flipguard-")
+    # The caller's own draws must not depend on how many members were trained here.
+    with kept as place, torch.random.fork_rng(devices=[]):
         # The content of the data matters only for members that outlive this call.
         digest = _content(data) if folder is not None else ""
         homes = [Path(place) / member_key(work, digest, one) for one in spread]
@@ -148,14 +150,13 @@ def _train(work: _Work, seeds: Seeds, home: Path) -> None:
 
 def _train_alone(work: _Work, seeds: Seeds, home: Path) -> None:
     """In this process, with one thread on the CPU, as it would be in one of its own."""
-    threads, state = torch.get_num_threads(), torch.get_rng_state()
+    threads = torch.get_num_threads()
     try:
         if work.device == "cpu":
             torch.set_num_threads(1)
         _train(work, seeds, home)
     finally:
         torch.set_num_threads(threads)
-        torch.set_rng_state(state)
 
 
 _shared: _Work | None = None
