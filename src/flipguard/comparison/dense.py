@@ -7,7 +7,6 @@ that of `expression.counts` to the last count, or None: where ids are sparse or 
 """
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -22,7 +21,6 @@ from flipguard.metrics import OUTCOMES
 from flipguard.predictions import Predictions
 from flipguard.predictions.columns import plain_type
 
-_BATCH = 1 << 18
 # At most this many places per id: beyond, the array would be larger than a hash table.
 _MOST_PLACES = 4
 # A label and a prediction share an int32, each shifted by one so that 0 can stand for a missing one.
@@ -33,25 +31,27 @@ _EMPTY, _SEEN = np.int32(-1), np.int32(-2)
 Packed = npt.NDArray[np.int32]
 
 
-def dense_counts(old: Predictions, new: Predictions, plan: Plan, vocabulary: Vocabulary) -> Counted | None:
+def dense_counts(
+    old: Predictions, new: Predictions, plan: Plan, vocabulary: Vocabulary, *, batch: int = 1 << 18
+) -> Counted | None:
     """The counts, where ids are dense integers and nothing is odd; None where the expression must look."""
     if not _applies(old, new, plan, vocabulary):
         return None
-    bounds = [b for b in (_bounds(old, "id"), _bounds(new, "id")) if b is not None]
+    bounds = [b for b in (_bounds(old, batch), _bounds(new, batch)) if b is not None]
     if len(bounds) < 2:
         return None
     low, high = min(b[0] for b in bounds), max(b[1] for b in bounds)
     if high >= 1 << 63 or high - low >= _MOST_PLACES * max(old.rows, new.rows):
         return None
     places = np.full(high - low + 1, _EMPTY, np.int32)
-    for ids, packed in _packed(old, low):
+    for ids, packed in _packed(old, low, batch):
         if packed is None:
             return None
         places[ids] = packed
     if old.rows != new.rows or int(np.count_nonzero(places != _EMPTY)) != old.rows:
         return None
     counts = _Counts(plan.labels)
-    for ids, packed in _packed(new, low):
+    for ids, packed in _packed(new, low, batch):
         if packed is None:
             return None
         before = places[ids]
@@ -79,34 +79,27 @@ def _applies(old: Predictions, new: Predictions, plan: Plan, vocabulary: Vocabul
     return True
 
 
-def _bounds(predictions: Predictions, column: str) -> tuple[int, int] | None:
-    """Smallest and largest value: from the footers where they have it, else by one pass over the column."""
-    stored = predictions.stored_bounds(column)
+def _bounds(predictions: Predictions, size: int) -> tuple[int, int] | None:
+    """Smallest and largest id: from the footers where they have it, else by one pass over the column."""
+    stored = predictions.stored_bounds("id")
     if stored is not None:
         return stored
-    found = [pc.min_max(batch.column(0)) for batch in predictions.batches([column], size=_BATCH)]
+    found = [pc.min_max(batch.column(0)) for batch in predictions.batches(["id"], size=size)]
     ends = [(f["min"].as_py(), f["max"].as_py()) for f in found]
     if any(low is None for low, _ in ends):
         return None
     return min(low for low, _ in ends), max(high for _, high in ends)
 
 
-def _packed(predictions: Predictions, low: int) -> Iterator[tuple[Codes, Packed | None]]:
-    """Batches of places (B,) and of packed label and prediction (B,); None for what does not fit or has no id.
-
-    One batch is read ahead while the last is worked on.
-    """
-    batches = predictions.batches(["id", "label", "prediction"], size=_BATCH)
-    with ThreadPoolExecutor(1) as reader:
-        waiting = reader.submit(next, batches, None)
-        while (batch := waiting.result()) is not None:
-            waiting = reader.submit(next, batches, None)
-            ids = batch.column(0)
-            if ids.null_count:
-                yield np.zeros(0, np.int64), None
-                return
-            places = ids.to_numpy().astype(np.int64, copy=False)
-            yield places - low if low else places, _pack(batch.column(1), batch.column(2))
+def _packed(predictions: Predictions, low: int, size: int) -> Iterator[tuple[Codes, Packed | None]]:
+    """Batches of places (B,) and of packed label and prediction (B,); None for what does not fit or has no id."""
+    for batch in predictions.batches_ahead(["id", "label", "prediction"], size=size):
+        ids = batch.column(0)
+        if ids.null_count:
+            yield np.zeros(0, np.int64), None
+            return
+        places = ids.to_numpy().astype(np.int64, copy=False)
+        yield places - low if low else places, _pack(batch.column(1), batch.column(2))
 
 
 def _pack(label: pa.Array, prediction: pa.Array) -> Packed | None:

@@ -96,7 +96,8 @@ def aligned_blocks(
         list(dict.fromkeys(["id", *(c for c in wanted if c in p.columns), *([p.scores] if p.scores else [])]))
         for p in (old, new)
     )
-    for a, b in in_step(old.batches(old_columns, size=_READ_ROWS), new.batches(new_columns, size=_READ_ROWS)):
+    both = (p.batches_ahead(c, size=_READ_ROWS) for p, c in ((old, old_columns), (new, new_columns)))
+    for a, b in in_step(*both):
         sides = {"old": _columns(a), "new": _columns(b)}
         calibration, compared = _splits(_either(sides, "split"), plan, a.num_rows)
         yield Block(

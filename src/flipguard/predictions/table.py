@@ -1,7 +1,9 @@
 """`Predictions`: rows of (id, label, prediction, …) in memory or in Parquet files, with what is known of the model."""
 
 import json
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -164,9 +166,19 @@ class Predictions:
             yield from self.source.select(list(columns)).to_batches(max_chunksize=size)
             return
         for path in self.source:
-            with pq.ParquetFile(path) as file:
+            # Buffered ahead, the column chunks of the whole file would stay in memory.
+            with pq.ParquetFile(path, pre_buffer=False) as file:
                 for batch in file.iter_batches(size, columns=list(columns)):
                     yield _decoded(batch)
+
+    def batches_ahead(self, columns: Sequence[str], *, size: int, ahead: int = 2) -> Iterator[pa.RecordBatch]:
+        """The same, read by a thread of its own that stays a few batches in front of whoever works on them."""
+        batches = self.batches(columns, size=size)
+        with ThreadPoolExecutor(1) as reader:
+            waiting = deque(reader.submit(next, batches, None) for _ in range(ahead))
+            while (batch := waiting.popleft().result()) is not None:
+                waiting.append(reader.submit(next, batches, None))
+                yield batch
 
     def stored_bounds(self, column: str) -> tuple[int, int] | None:
         """A column's smallest and largest value by the statistics in the Parquet footers, where every part has them."""
