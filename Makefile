@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: demo test check format bench clean
+.PHONY: demo update test check format bench clean
 
 $(VENV)/base: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -27,6 +27,15 @@ $(VENV)/demo: $(VENV)/base
 
 demo: $(VENV)/demo  ## compare two real models on scikit-learn's digits
 	$(BIN)/python examples/digits.py --out demo
+
+$(VENV)/update: $(VENV)/base
+	$(PIP) torch==2.13.0
+	$(PIP) -e .[demo]
+	touch $@
+
+update: $(VENV)/update  ## train a whole update on digits: no treatment, focal distillation, ELODI, the paragon
+	mkdir -p demo
+	$(BIN)/flipguard demo --picture demo/update.png --json demo/update.json
 
 test: $(VENV)/test  ## everything, two processes
 	$(BIN)/python -m pytest -n 2 --dist worksteal

@@ -3,7 +3,7 @@
     python examples/digits.py --out demo
 
 An old model (8 hidden units) is to be replaced by a new one (64 hidden units). Both are trained here, in a few
-seconds; so are two more copies of the old one from other seeds, which show how many samples flip by retraining alone.
+seconds; so are four more copies of the old one from other seeds, which show how many samples flip by retraining alone.
 Everything after training works on the prediction files: the commands that are run are printed first.
 """
 
@@ -33,7 +33,9 @@ def main() -> int:
     ink = np.array(["light", "medium", "heavy"])[thirds]
     split = np.where(np.arange(len(rest)) < 300, "validation", "test")
 
-    for file, units, seed in (("old", 8, 0), ("old_2", 8, 1), ("old_3", 8, 2), ("new", 64, 0)):
+    copies = [f"old_{seed + 1}" for seed in range(1, 5)]
+    wanted = [("old", 8, 0), *((name, 8, seed) for seed, name in enumerate(copies, 1)), ("new", 64, 0)]
+    for file, units, seed in wanted:
         model = MLPClassifier((units,), max_iter=400, learning_rate_init=0.01, random_state=seed)
         model.fit(pixels[train], label[train])
         predictions = Predictions.from_arrays(
@@ -48,9 +50,13 @@ def main() -> int:
         )
         predictions.write(folder / f"{file}.parquet")
 
-    old, old_2, old_3, new = (str(folder / f"{n}.parquet") for n in ("old", "old_2", "old_3", "new"))
-    compare = ["compare", old, new, "--noise", old_2, "--noise", old_3, "--max-nfr", "0.05", "--json"]
-    commands = ([*compare, str(folder / "comparison.json")], ["matrix", old, old_2, old_3, new])
+    old, new = str(folder / "old.parquet"), str(folder / "new.parquet")
+    noise = [str(folder / f"{name}.parquet") for name in copies]
+    saved = ["--json", str(folder / "comparison.json"), "--markdown", str(folder / "comment.md")]
+    commands = (
+        ["compare", old, new, "--noise", *noise, "--max-nfr", "0.01", *saved],
+        ["matrix", old, *noise[:1], new],
+    )
     for command in commands:
         print(f"\n$ flipguard {shlex.join(command)}\n", flush=True)
         code = subprocess.run([sys.executable, "-m", "flipguard", *command], check=False).returncode

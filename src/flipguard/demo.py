@@ -69,6 +69,7 @@ class Outcome:
         found: dict[str, Any] = {
             "method": self.method,
             "pairs": len(self.pairs),
+            "members": MEMBERS,
             "n": int(self.pairs[0].count.sum()),
             "negative_flips": [int(pair.count[1]) for pair in self.pairs],
             "positive_flips": [int(pair.count[2]) for pair in self.pairs],
@@ -82,7 +83,7 @@ class Outcome:
 
 
 def digits() -> DataSet:
-    """40 samples of each digit to train on, 1,079 to test: few enough that retraining flips something."""
+    """40 samples of each digit to train on, 1,078 to test: few enough that retraining flips something."""
     return subset(load_data({"name": "digits", "test_size": 0.6}), per_class=40, seed=0)
 
 
