@@ -28,7 +28,7 @@ def row_scores(column: pa.Array, width: int, name: str, ids: pa.Array) -> tuple[
         lengths = pc.list_value_length(column).fill_null(width).to_numpy()
         if (lengths != width).any():
             row = int(np.flatnonzero(lengths != width)[0])
-            raise InputError(f"{name}: id {ids[row]} has {lengths[row]} scores, expected {width}: one for every class.")
+            raise wrong_length(name, ids[row], lengths[row], width)
     # Flattening leaves out the rows that are missing.
     there = column.flatten()
     if there.null_count:
@@ -39,6 +39,10 @@ def row_scores(column: pa.Array, width: int, name: str, ids: pa.Array) -> tuple[
     padded = np.zeros((len(column), width), values.dtype)
     padded[valid] = values
     return padded, valid
+
+
+def wrong_length(name: str, id_: object, length: int, width: int) -> InputError:
+    return InputError(f"{name}: id {id_} has {length} scores, expected {width}: one for every class.")
 
 
 def as_logits(values: Matrix, kind: str, name: str) -> Matrix:
