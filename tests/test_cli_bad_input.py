@@ -136,7 +136,7 @@ def test_a_broken_file_is_refused_and_outputs_stay_as_they_were(kind: str, comma
         (["--noise", "none.csv"], "none.csv does not exist."),
         (["--memory", "lots"], "--memory must be a size"),
         (["--max-slice-nfr", "0.1"], "--max-slice-nfr needs slices"),
-        (["--max-new-ece", "0.1"], "--max-new-ece needs logits or probabilities"),
+        (["--max-new-ece", "0.1"], "--max-new-ece needs labels, and logits or probabilities"),
         (["--max-noise-excess", "0.1"], "--max-noise-excess needs --noise"),
         (["--config", "none.toml"], "none.toml cannot be read"),
         (["--json", "-", "--markdown", "-"], "only one of --json and --markdown can go to stdout"),

@@ -59,7 +59,12 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'flipguard' has no attribute '{name}'")
-    value = getattr(import_module(_HOME[name]), name)
+    try:
+        value = getattr(import_module(_HOME[name]), name)
+    except ModuleNotFoundError as error:
+        from flipguard.types import MissingExtra
+
+        raise MissingExtra(f"flipguard.{name} needs {error.name}: pip install 'flipguard[train]'") from error
     globals()[name] = value
     return value
 

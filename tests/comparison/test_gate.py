@@ -193,7 +193,7 @@ def test_rules_that_need_labels_say_so(name: str) -> None:
 
 
 def test_rules_that_need_something_else_say_so() -> None:
-    with pytest.raises(InputError, match="--max-new-ece needs logits or probabilities"):
+    with pytest.raises(InputError, match="--max-new-ece needs labels, and logits or probabilities"):
         gate_of(pair(**BASE), max_new_ece=0.1)
     with pytest.raises(InputError, match="--max-slice-nfr needs slices"):
         gate_of(pair(**BASE), max_slice_nfr=0.1)
@@ -209,7 +209,6 @@ def test_rules_that_need_something_else_say_so() -> None:
         {"max_churn": 1.5},
         {"max_nfr": float("nan")},
         {"min_slice": 0},
-        {"max_nrf": 0.1},
         {"gate_on": "x"},
     ],
 )
@@ -217,6 +216,11 @@ def test_settings_that_make_no_sense_are_one_line(settings: dict[str, Any]) -> N
     with pytest.raises(InputError, match=f"gate: {next(iter(settings))}: ") as caught:
         compare(*pair(right=5), gate=settings)
     assert "\n" not in str(caught.value)
+
+
+def test_a_misspelt_rule_names_the_nearest() -> None:
+    with pytest.raises(InputError, match="no rule 'max_nrf'; did you mean 'max_nfr'"):
+        compare(*pair(right=5), gate={"max_nrf": 0.1})
 
 
 def test_settings_as_an_object() -> None:

@@ -63,15 +63,15 @@ def test_a_fingerprint_in_a_part_is_not_that_of_the_whole(tmp_path: Path) -> Non
     assert found.data_fingerprint().startswith("fg1-6-")
 
 
-@pytest.mark.parametrize("place", ["a folder", "under a file"])
+@pytest.mark.parametrize("place", ["a folder.parquet", "under a file"])
 def test_nothing_half_written_is_left(tmp_path: Path, place: str) -> None:
-    (tmp_path / "a folder").mkdir()
+    (tmp_path / "a folder.parquet").mkdir()
     (tmp_path / "file").write_text("keep me")
-    target = tmp_path / "a folder" if place == "a folder" else tmp_path / "file" / "x.parquet"
+    target = tmp_path / "a folder.parquet" if place == "a folder.parquet" else tmp_path / "file" / "x.parquet"
     with pytest.raises(InputError, match="cannot be written") as caught:
         example().write(target)
     assert "\n" not in str(caught.value)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["a folder", "file"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a folder.parquet", "file"]
     assert (tmp_path / "file").read_text() == "keep me"
 
 

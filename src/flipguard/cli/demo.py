@@ -8,7 +8,7 @@ import typer
 
 from flipguard.cli import options as o
 from flipguard.cli.outputs import check_outputs, deliver, say
-from flipguard.types import MissingExtra
+from flipguard.types import InputError, MissingExtra
 
 EPILOG = """Example:
 
@@ -28,6 +28,10 @@ def demo(
     """
     check_outputs({"--json": json, "--picture": picture}, [])
     room = with_torch("flipguard.demo", "the demo", "demo")
+    if picture is not None:
+        with_torch("matplotlib", "the picture", "demo")
+        if not picture.lower().endswith((".png", ".svg", ".pdf")):
+            raise InputError(f"{picture}: a picture is a .png, .svg or .pdf file.")
     quiet = json == "-"
     outcomes = room.run(range(pairs), on_pair=None if quiet else lambda done: say(f"pair {done} of {pairs} done\n"))
     if picture is not None:

@@ -41,7 +41,8 @@ def matrix(
         "memory": memory,
         "confidence": confidence,
     }
-    check_outputs({"--json": json, "--markdown": markdown}, versions)
+    sources = [*versions, *(name for name in (labels, class_map) if name not in (None, "old", "new"))]
+    check_outputs({"--json": json, "--markdown": markdown}, sources)
     found = run(versions, **{name: value for name, value in options.items() if value is not None})  # type: ignore[arg-type]
     reports: dict[str | None, Any] = {json: lambda: found.to_json() + "\n", markdown: lambda: _markdown(found)}
     deliver(reports, lambda: _table(found), plain=plain)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import io
 import os
 import sys
@@ -20,7 +21,10 @@ STDOUT = "-"
 
 def check_outputs(outputs: Mapping[str, str | None], inputs: Iterable[str]) -> None:
     """Every output must be writable, and none may be an input or another output. `outputs` is option to path."""
-    taken: dict[Path, str] = {Path(source).resolve(): source for source in inputs}
+    sources = list(inputs)
+    taken: dict[Path, str] = {Path(source).resolve(): source for source in sources}
+    taken |= {Path(found).resolve(): source for source in sources for found in glob.glob(source, recursive=True)}
+    folders = [Path(source).resolve() for source in sources if Path(source).is_dir()]
     for name in filter(None, (*taken.values(), *outputs.values())):
         if name.encode(errors="replace").decode() != name:
             raise InputError(f"the name {name!a} is not UTF-8: rename the file.")
@@ -32,6 +36,8 @@ def check_outputs(outputs: Mapping[str, str | None], inputs: Iterable[str]) -> N
         if path == STDOUT:
             continue
         place = Path(path).resolve()
+        if any(place.is_relative_to(folder) for folder in folders):
+            raise InputError(f"{option} {path} lies in a folder of predictions: write it somewhere else.")
         if place in taken:
             raise InputError(f"{option} {path} would overwrite {taken[place]}: choose another name.")
         check_writable(Path(path), option)

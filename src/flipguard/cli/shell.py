@@ -50,7 +50,8 @@ def one_line(error: Exception) -> str:
     elif hasattr(error, "format_message"):
         context = getattr(error, "ctx", None)
         path = context.command_path if context is not None else "flipguard"
-        message = f"{error.format_message().rstrip('.')}. See {path} --help."
+        said = error.format_message().rstrip(".")
+        message = f"{said}{'' if said.endswith('?') else '.'} See {path} --help."
     else:
         message = f"{type(error).__name__}: {error} (--debug shows where)"
     return "".join(c for c in " ".join(message.split()) if c.isprintable())

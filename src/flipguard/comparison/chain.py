@@ -4,14 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import duckdb
-import pyarrow as pa
-
-from flipguard.comparison.engine import engine, not_finite
+from flipguard.comparison.engine import check_scores, engine
 from flipguard.comparison.measure import measured
 from flipguard.comparison.prepare import Options, prepare
 from flipguard.comparison.result import Figure, Figures, Matrix
-from flipguard.comparison.scores import wrong_length
 from flipguard.predictions import Predictions, read_predictions
 from flipguard.types import InputError
 
@@ -64,22 +60,10 @@ def _pair(old: Predictions, new: Predictions, options: Options) -> Figures:
     with engine(options.memory) as connection:
         prepared = prepare(connection, old, new, options)
         for predictions, view in ((old, "old_rows"), (new, "new_rows")):
-            _check_scores(connection, predictions, view)
+            check_scores(connection, predictions, view)
         counted = prepared.count(on_missing=options.on_missing)
         one = counted.outcome * 0
         return measured(counted.tally(one, 1).total(), confidence=options.confidence)
-
-
-def _check_scores(connection: duckdb.DuckDBPyConnection, predictions: Predictions, view: str) -> None:
-    """Predictions that follow from scores on disk: no pass over the scores comes after that would find a fault."""
-    if "prediction" in predictions.columns or isinstance(predictions.source, pa.Table):
-        return
-    scores, width = predictions.scores, predictions.score_width
-    bad = f"len({scores}) <> {width} OR NOT isfinite(list_sum({scores}))"
-    for id_, length in connection.sql(f"SELECT id, len({scores}) FROM {view} WHERE {bad} LIMIT 1").fetchall():
-        if length != width:
-            raise wrong_length(predictions.name, id_, length, width)
-        raise not_finite(predictions, id_)
 
 
 def _title(file: Predictions) -> str:

@@ -4,7 +4,7 @@ import csv
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -44,6 +44,7 @@ class Vocabulary:
     old_classes: tuple[int, ...] | None
     new_classes: tuple[int, ...] | None
     notes: tuple[str, ...] = ()
+    renamed: Mapping[str, str] = field(default_factory=dict)
 
     def name(self, code: int) -> str:
         return self.names[code] if self.names is not None else str(code)
@@ -56,13 +57,14 @@ class Vocabulary:
         return frozenset(self.new_classes) - frozenset(self.old_classes)
 
     def match(self) -> ClassMatch | None:
-        """Columns of the logits for each code; None when both files hold the same classes in the same order."""
-        if self.names is None or self.old_classes is None or self.new_classes is None:
+        """Columns of the logits for each code; None when a code is its own column in every file that has a class list.
+
+        A file without a class list has no columns: it has no scores, or its classes are not matched by name.
+        """
+        listed = [codes for codes in (self.old_classes, self.new_classes) if codes is not None]
+        if self.names is None or all(codes == tuple(range(len(self.names))) for codes in listed):
             return None
-        identity = tuple(range(len(self.names)))
-        if self.old_classes == self.new_classes == identity:
-            return None
-        old, new = _columns(self.old_classes, len(self.names)), _columns(self.new_classes, len(self.names))
+        old, new = (_columns(codes or (), len(self.names)) for codes in (self.old_classes, self.new_classes))
         shared = np.flatnonzero((old >= 0) & (new >= 0))
         return ClassMatch(old_column=old, new_column=new, old_shared=old[shared], new_shared=new[shared])
 
@@ -104,6 +106,7 @@ def match_classes(old: Side, new: Side, class_map: Mapping[str, str] | None = No
         new=_values(new, code, {}),
         old_classes=_class_codes(old, code, renamed),
         new_classes=_class_codes(new, code, {}),
+        renamed=renamed,
     )
 
 

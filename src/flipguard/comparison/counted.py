@@ -7,10 +7,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from flipguard.metrics import OUTCOMES, Tally
 
 Codes = npt.NDArray[np.int64]
+
+
+def as_codes(column: pa.Array | pa.ChunkedArray) -> Codes:
+    """Integers of any width as int64, -1 where there is none. Widened first: an unsigned column cannot hold -1."""
+    return np.asarray(pc.fill_null(pc.cast(column, pa.int64()), -1), np.int64)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from flipguard.comparison.classes import Side, Value, Vocabulary
-from flipguard.comparison.counted import Counted
+from flipguard.comparison.counted import Counted, as_codes
 from flipguard.comparison.expression import (
     CALIBRATION,
     CONTRADICTION,
@@ -25,7 +25,7 @@ from flipguard.comparison.expression import (
     counts,
     duplicates,
 )
-from flipguard.comparison.scores import row_scores
+from flipguard.comparison.scores import row_scores, wrong_length
 from flipguard.predictions import Predictions
 from flipguard.predictions.columns import is_text
 from flipguard.predictions.read import plain_path
@@ -117,6 +117,18 @@ def not_finite(predictions: Predictions, id_: Any) -> InputError:
         f"{predictions.name}: the {predictions.scores} of id {id_} hold NaN or infinity. "
         "Expected finite numbers; leave the row's scores empty if the model failed on it."
     )
+
+
+def check_scores(connection: duckdb.DuckDBPyConnection, predictions: Predictions, view: str) -> None:
+    """Predictions that follow from scores on disk: no pass over the scores comes after that would find a fault."""
+    if "prediction" in predictions.columns or isinstance(predictions.source, pa.Table):
+        return
+    scores, width = predictions.scores, predictions.score_width
+    bad = f"len({scores}) <> {width} OR NOT isfinite(list_sum({scores}))"
+    for id_, length in connection.sql(f"SELECT id, len({scores}) FROM {view} WHERE {bad} LIMIT 1").fetchall():
+        if length != width:
+            raise wrong_length(predictions.name, id_, length, width)
+        raise not_finite(predictions, id_)
 
 
 def describe(
@@ -250,7 +262,7 @@ def count(sources: Sources, old: Predictions, new: Predictions, *, on_missing: s
     weighted = "weight" in table.column_names
     return Counted(
         outcome=outcome[kept],
-        label=table["label"].fill_null(-1).to_numpy().astype(np.int64),
+        label=as_codes(table["label"]),
         count=number[kept],
         missing_old=(cell[kept] & MISSING_OLD) > 0,
         missing_new=(cell[kept] & MISSING_NEW) > 0,
@@ -308,6 +320,14 @@ def _refuse_missing(
     )
 
 
+def contradictions(sources: Sources) -> int:
+    """How many samples the two files label differently."""
+    if "label" not in sources.old.columns or "label" not in sources.new.columns:
+        return 0
+    rows = sources.old.set_alias("o").join(sources.new.set_alias("n"), "o.id = n.id AND o.label <> n.label")
+    return int(rows.aggregate("count(*)").fetchall()[0][0])
+
+
 def _refuse_contradiction(
     sources: Sources, old: Predictions, new: Predictions, number: int, vocabulary: Vocabulary
 ) -> None:
@@ -316,5 +336,6 @@ def _refuse_contradiction(
     raise InputError(
         f"{old.name} and {new.name} disagree on {number:,} label{'s' if number > 1 else ''} (first: id {first[0]} is "
         f"'{vocabulary.name(first[1])}' in old, '{vocabulary.name(first[2])}' in new). "
-        "Pass --labels old, --labels new or --labels FILE to say which are right."
+        "Pass --labels old, --labels new or --labels FILE to say which are right, or --class-map FILE if classes were "
+        "renamed."
     )

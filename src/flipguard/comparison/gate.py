@@ -64,7 +64,7 @@ def judge(comparison: Comparison, settings: GateSettings) -> Gate:
         rules.append(_group_rule("max_class_nfr", settings.max_class_nfr, _classes(comparison), settings))
     if settings.max_slice_nfr is not None:
         if not comparison.slices:
-            raise InputError("--max-slice-nfr needs slices: neither file has a further column to slice by.")
+            raise InputError("--max-slice-nfr needs slices, and nothing was sliced by: pass --by COLUMN.")
         rules.append(_group_rule("max_slice_nfr", settings.max_slice_nfr, _slices(comparison), settings))
     passed = all(rule.passed for rule in rules) if rules else None
     return Gate(passed=passed, judged_on=settings.gate_on, rules=rules)
@@ -78,14 +78,14 @@ def _whole_set_rule(comparison: Comparison, name: str, field: str, limit: float,
             return Rule(
                 name=name, limit=limit, figure=field, value=None, judged=None, passed=True, reason="nothing to flip"
             )
-        missing = "logits or probabilities" if field == "ece_new" else "labels"
-        raise InputError(f"--{name.replace('_', '-')} needs {missing}, and the files have none.")
+        needed = "labels, and logits or probabilities of the new model" if field == "ece_new" else "labels"
+        raise InputError(f"--{name.replace('_', '-')} needs {needed}, and the files have none.")
     judged = _judged(figure, settings)
     passed = judged is not None and judged <= limit
-    needed = None
+    enough = None
     trials = comparison.n if field == "churn" else comparison.labelled
     if not passed and name in BINOMIAL_RULES and comparison.cluster is None:
-        needed = statistics.samples_for_limit(
+        enough = statistics.samples_for_limit(
             round(figure.value * trials), trials, limit, confidence=comparison.confidence
         )
     return Rule(
@@ -95,8 +95,8 @@ def _whole_set_rule(comparison: Comparison, name: str, field: str, limit: float,
         value=figure.value,
         judged=judged,
         passed=passed,
-        samples_needed=needed,
-        reason=_reason(figure.value, judged, limit, needed, trials),
+        samples_needed=enough,
+        reason=_reason(figure.value, judged, limit, enough, trials),
     )
 
 
@@ -106,7 +106,8 @@ def _judged(figure: Figure, settings: GateSettings) -> float | None:
 
 def _reason(value: float, judged: float | None, limit: float, needed: int | None, have: int) -> str:
     if judged is not None and judged <= limit:
-        return f"{_percent(judged)} is within {_percent(limit)}"
+        most = f"{_percent(value)}, at most {_percent(judged)}," if judged != value else _percent(value)
+        return f"{most} is within {_percent(limit)}"
     if value > limit:
         return f"{_percent(value)} exceeds {_percent(limit)}"
     if judged is None:
@@ -116,7 +117,7 @@ def _reason(value: float, judged: float | None, limit: float, needed: int | None
 
 
 def _percent(value: float) -> str:
-    return f"{100 * value:.2f}%"
+    return f"{100 * value:.2f}%" if value == 0 or abs(value) >= 5e-5 else f"{100 * value:.2g}%"
 
 
 def _noise_rule(comparison: Comparison, limit: float, settings: GateSettings) -> Rule:

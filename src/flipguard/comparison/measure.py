@@ -158,7 +158,8 @@ def _student_p(difference: float, spread: float, degrees: int) -> float | None:
     if not degrees or math.isnan(spread):
         return None
     if spread == 0:
-        return 1.0 if difference == 0 else 0.0
+        # All clusters alike: the variance says nothing, and no test is better than a certain one.
+        return 1.0 if difference == 0 else None
     return float(2 * special.stdtr(degrees, -abs(difference) / spread))
 
 

@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from flipguard import statistics
 from flipguard.comparison.classes import Side, Value, Vocabulary
-from flipguard.comparison.engine import Sources, coded_table, describe, register
+from flipguard.comparison.engine import Sources, check_scores, coded_table, describe, register
 from flipguard.comparison.expression import joined
 from flipguard.comparison.result import Figure, Noise
 from flipguard.predictions import Predictions
@@ -36,6 +36,7 @@ def noise_floor(
     for i, copy in enumerate(copies):
         view = f"copy_{i}"
         register(connection, copy, f"{view}_rows")
+        check_scores(connection, copy, f"{view}_rows")
         codes = _copy_codes(vocabulary, describe(connection, copy, f"{view}_rows"))
         whole = pa.types.is_integer(plain_type(copy.schema.field("id").type))
         coded_table(connection, copy, f"{view}_rows", codes, id_as_text=whole != whole_ids)[0].create_view(view)
@@ -92,14 +93,27 @@ def _views(copies: Sequence[Predictions]) -> list[str]:
 
 
 def _copy_codes(vocabulary: Vocabulary, side: Side) -> Mapping[Value, int] | None:
-    """A copy's values as codes of the comparison's vocabulary; a class that it does not have is never right."""
+    """A copy's values as codes of the comparison's vocabulary; a class that it does not have is never right.
+
+    A copy speaks of classes as the old model does: indices without names are the old file's, and names are renamed as
+    the old file's were.
+    """
     text = side.labels is not None or side.predictions is not None
-    if vocabulary.names is None or (not text and side.classes in (None, vocabulary.names)):
+    if vocabulary.names is None:
         if text:
             raise InputError(f"{side.name} holds class names, the compared files hold class indices without names.")
         return None
+    if not text and side.classes is None:
+        if vocabulary.old is None:
+            return None
+        indices: dict[Value, int] = {value: code for value, code in vocabulary.old.items() if isinstance(value, int)}
+        if not indices:
+            raise InputError(f"{side.name} holds class indices without names, the old file class names.")
+        return indices
     code = {name: i for i, name in enumerate(vocabulary.names)}
-    values: dict[Value, int] = {i: code.get(name, _UNKNOWN) for i, name in enumerate(side.classes or ())}
-    for name in (*(side.predictions or ()), *(side.labels or ())):
-        values[name] = code.get(name, _UNKNOWN)
-    return values
+
+    def code_of(name: str) -> int:
+        return code.get(vocabulary.renamed.get(name, name), _UNKNOWN)
+
+    values: dict[Value, int] = {i: code_of(name) for i, name in enumerate(side.classes or ())}
+    return values | {name: code_of(name) for name in (*(side.predictions or ()), *(side.labels or ()))}

@@ -1,5 +1,6 @@
 """Everything that is settled before a row is counted: classes, columns, labels, splits, who overrules whom."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -14,7 +15,7 @@ import pyarrow.compute as pc
 from flipguard import statistics
 from flipguard.comparison.classes import Side, Vocabulary, match_classes, read_class_map
 from flipguard.comparison.corrected import relabelled
-from flipguard.comparison.counted import Counted
+from flipguard.comparison.counted import Counted, as_codes
 from flipguard.comparison.dense import dense_counts
 from flipguard.comparison.engine import Sources, coded_table, count, describe, quoted, register
 from flipguard.comparison.expression import Plan
@@ -56,9 +57,9 @@ class Options:
             raise InputError(f"on_missing must be error or drop, not '{self.on_missing}'.")
         if self.correction not in ("holm", "bh"):
             raise InputError(f"the correction must be holm or bh, not '{self.correction}'.")
-        if not self.alpha > 0:
+        if not 0 < self.alpha < math.inf:
             raise InputError(f"alpha, the exponent of surrogate churn, must be above 0, it is {self.alpha:g}.")
-        if self.cost_ratio is not None and not self.cost_ratio >= 0:
+        if self.cost_ratio is not None and not 0 <= self.cost_ratio < math.inf:
             raise InputError(f"the cost ratio must not be negative, it is {self.cost_ratio:g}.")
         if len(self.calibrate_on) > 2:
             raise InputError(
@@ -190,8 +191,22 @@ def _vocabulary(
         sides = [_by_score(p, side) for (p, _), side in zip(pairs, sides, strict=True)]
     vocabulary = match_classes(sides[0], sides[1], class_map)
     _check_labels(sides, vocabulary)
+    vocabulary = replace(vocabulary, notes=(*vocabulary.notes, *_stray_predictions(sides)))
     _check_width(old, new, vocabulary)
     return vocabulary
+
+
+def _stray_predictions(sides: list[Side]) -> list[str]:
+    """Predicted names that nothing else knows: no label, no class list, not the other model. Perhaps misspelt."""
+    notes = []
+    for side, other in (sides, sides[::-1]):
+        if side.classes is not None or side.predictions is None:
+            continue
+        known = {*(side.labels or ()), *(other.labels or ()), *(other.predictions or ()), *(other.classes or ())}
+        stray = sorted(set(side.predictions) - known)
+        if stray and known:
+            notes.append(f"{side.name} predicts '{stray[0]}', which is no label and no class of the other model.")
+    return notes
 
 
 def _observed(connection: duckdb.DuckDBPyConnection, predictions: Predictions, view: str, side: Side) -> Side:
@@ -290,7 +305,8 @@ def _slices(
         if name == options.cluster or pa.types.is_nested(kind) or pa.types.is_floating(kind):
             continue
         view = "new_rows" if predictions is new else "old_rows"
-        distinct = connection.sql(f"SELECT approx_count_distinct({quoted(name)}) FROM {view}").fetchall()[0][0]
+        few = f"SELECT DISTINCT {quoted(name)} FROM {view} LIMIT {MOST_SLICE_VALUES + 1}"
+        distinct = connection.sql(f"SELECT count(*) FROM ({few})").fetchall()[0][0]
         (chosen if distinct <= MOST_SLICE_VALUES else many).append(name)
     _check_kinds(old, new, (*chosen, *([options.cluster] if options.cluster else [])))
     notes = [f"not sliced by {name}: it has over {MOST_SLICE_VALUES} values (--by {name} does it)." for name in many]
@@ -327,7 +343,7 @@ def temperature_on(predictions: Predictions) -> float:
         if not pa.types.is_integer(column.type):
             names = predictions.classes or ()
             column = pc.index_in(column, value_set=pa.array(names, column.type))
-        label = column.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+        label = as_codes(column)
         use = valid & (label >= 0) & (label < width)
         logits.append(as_logits(values[use], predictions.scores, predictions.name))
         labels.append(label[use])

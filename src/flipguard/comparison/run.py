@@ -1,15 +1,17 @@
 """`compare` and `matrix`: prediction files in, comparisons out."""
 
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from pydantic import ValidationError
 
 from flipguard import statistics
 from flipguard.comparison.counted import Counted
-from flipguard.comparison.engine import engine
+from flipguard.comparison.engine import contradictions, engine
 from flipguard.comparison.flips import changed_rows, find_negative_flips, flipped_samples, named, write_flips
 from flipguard.comparison.gate import GateSettings, judge
 from flipguard.comparison.groups import (
@@ -115,7 +117,12 @@ def _gate_settings(given: Mapping[str, Any]) -> GateSettings:
         return GateSettings(**given)
     except ValidationError as error:
         first = error.errors()[0]
-        raise InputError(f"gate: {'.'.join(map(str, first['loc']))}: {first['msg']}.") from error
+        key = ".".join(map(str, first["loc"]))
+        if first["type"] == "extra_forbidden":
+            close = get_close_matches(key, GateSettings.model_fields, n=1)
+            hint = f"did you mean '{close[0]}'?" if close else f"it has {', '.join(GateSettings.model_fields)}."
+            raise InputError(f"the gate has no rule '{key}'; {hint}") from error
+        raise InputError(f"gate: {key}: {first['msg']}.") from error
 
 
 def _compare(prepared: Prepared, options: Options) -> Comparison:
@@ -153,7 +160,7 @@ def _compare(prepared: Prepared, options: Options) -> Comparison:
         worst_flips=_worst_flips(prepared, counted, classes, streamed),
         noise=_noise(prepared, options, found["labelled"]),
         samples_to_significance=_samples_to_significance(found, options),
-        notes=_notes(prepared, counted, whole, options),
+        notes=_notes(prepared, counted, whole, options, temperatures),
     )
     comparison = comparison.model_copy(update={"gate": judge(comparison, options.gate)})
     if options.flips is not None:
@@ -290,8 +297,16 @@ def _samples_to_significance(found: Mapping[str, Any], options: Options) -> int 
     return needed if needed is not None and needed > found["labelled"] else None
 
 
-def _notes(prepared: Prepared, counted: Counted, whole: Tally, options: Options) -> list[str]:
+def _notes(
+    prepared: Prepared, counted: Counted, whole: Tally, options: Options, temperatures: tuple[float, float] | None
+) -> list[str]:
     notes = list(prepared.notes)
+    if prepared.old.source == prepared.new.source and not isinstance(prepared.old.source, pa.Table):
+        notes.append("old and new are the same file.")
+    if options.labels in ("old", "new"):
+        overruled = contradictions(prepared.sources)
+        if overruled:
+            notes.append(f"{overruled:,} samples have other labels in the other file: those of {options.labels} hold.")
     if counted.dropped_old or counted.dropped_new:
         notes.append(
             f"{counted.dropped_old:,} ids that only old has and {counted.dropped_new:,} that only new has were dropped."
@@ -303,11 +318,19 @@ def _notes(prepared: Prepared, counted: Counted, whole: Tally, options: Options)
     if unlabelled:
         notes.append(f"{unlabelled:,} samples have no label: only churn counts them.")
     if counted.calibration:
-        notes.append(f"{counted.calibration:,} validation samples were set aside to fit the temperatures.")
+        use = "set aside to fit the temperatures" if temperatures else "left out"
+        notes.append(f"{counted.calibration:,} validation samples were {use}.")
     if counted.other_splits:
         notes.append(f"{counted.other_splits:,} samples of other splits than '{options.split}' were left out.")
-    if options.cluster is not None and prepared.has_scores:
-        notes.append("intervals of NLL, ECE and the other scores take samples as independent, not as clustered.")
+    rows = int(whole.count.sum())
+    scored = rows if whole.models is None else int(whole.models.n.max())
+    if scored < rows:
+        notes.append(f"{rows - scored:,} samples lack scores: NLL, ECE and the like leave them out.")
+    if options.cluster is not None:
+        notes.append(
+            "clusters widen the intervals of rates, differences and relative NFR; those of churn_bound, of weighted "
+            "figures, flip_cost, the noise floor and the scores take samples as independent."
+        )
     return notes
 
 

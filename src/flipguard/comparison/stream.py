@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flipguard.comparison.classes import Value, Vocabulary
+from flipguard.comparison.counted import as_codes
 from flipguard.comparison.engine import not_finite
 from flipguard.comparison.expression import CALIBRATION, ONLY_OLD, OTHER_SPLIT, VALIDATION, Plan, joined
 from flipguard.comparison.groups import Codes, Family, group_codes
@@ -162,7 +163,7 @@ def _codes(column: pa.Array | None, mapping: Mapping[Value, int] | None, rows: i
     if column is None:
         return np.full(rows, -1, np.int64)
     if mapping is None:
-        return np.asarray(pc.fill_null(column, -1).to_numpy(zero_copy_only=False), np.int64)
+        return as_codes(column)
     text = not pa.types.is_integer(column.type)
     chosen = {value: code for value, code in mapping.items() if isinstance(value, str) == text}
     # An index column may be too narrow for the indices of classes that it never names.
@@ -344,9 +345,9 @@ def _in_order(pool: ThreadPoolExecutor, scorer: Scorer, blocks: Iterator[Block])
 
 
 def fit_temperatures(
-    blocks: Iterator[Block], old: Predictions, new: Predictions, vocabulary: Vocabulary, *, most: int = 200_000
+    blocks: Iterator[Block], old: Predictions, new: Predictions, vocabulary: Vocabulary
 ) -> tuple[float, float] | None:
-    """Each model's temperature on the rows set aside for it (LatentBE Eq. 23), from at most `most` of them.
+    """Each model's temperature on the rows set aside for it (LatentBE Eq. 23), whose scores are held in memory.
 
     None when fewer than two rows are set aside, or either file has no scores.
     """
@@ -364,8 +365,6 @@ def fit_temperatures(
         for side, predictions in (("old", old), ("new", new)):
             # Indexing copies: the block's own memory can go.
             kept[side].append(as_logits(found[side][use], str(predictions.scores), predictions.name))
-        if sum(len(part) for part in labels) >= most:
-            break
     label = np.concatenate(labels)
     if len(label) < 2:
         return None

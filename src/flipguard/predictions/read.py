@@ -34,6 +34,7 @@ def read_predictions(source: Any, *, name: str | None = None, need: Need = "pred
     2
     """
     if isinstance(source, Predictions):
+        check_columns(source.schema, source.name, need)
         return replace(source, name=name) if name and source.name == "predictions" else source
     if isinstance(source, str | Path):
         return _read_path(Path(source), name or str(source), need)
@@ -77,7 +78,9 @@ def _frame_to_arrow(frame: Any, name: str) -> pa.Table:
 
 def _read_path(path: Path, name: str, need: Need) -> Predictions:
     if path.is_dir():
-        parts = sorted(p for p in path.rglob("*.parquet") if not p.name.startswith((".", "_")))
+        stored = (p for p in path.rglob("*") if p.suffix.lower() in _PARQUET and p.is_file())
+        # _SUCCESS, _temporary/…, .crc: what a writer keeps for itself.
+        parts = sorted(p for p in stored if not any(n.startswith((".", "_")) for n in p.relative_to(path).parts))
         if not parts:
             raise InputError(f"{name} is a folder without *.parquet files: expected the parts of one prediction file.")
         return _read_parquet(tuple(parts), name, need)
@@ -87,6 +90,10 @@ def _read_path(path: Path, name: str, need: Need) -> Predictions:
         found = tuple(Path(p) for p in sorted(glob.glob(str(path), recursive=True)))
         if not found:
             raise InputError(f"{name} matches no file.")
+        if any(p.suffix.lower() not in _PARQUET for p in found):
+            raise InputError(
+                f"{name} matches files that are no Parquet: a pattern stands for the parts of one Parquet file."
+            )
         return _read_parquet(found, name, need)
     raise InputError(f"{name} does not exist.")
 
@@ -129,12 +136,13 @@ def _read_parquet(paths: tuple[Path, ...], name: str, need: Need) -> Predictions
     known = stored_metadata(schema, name)
     if len(paths) > 1:
         known["fingerprint"] = None
-    if _needs_plain_columns(schema):
+    if any(_needs_plain_columns(part) for part, _ in footers):
         table = pa.concat_tables(
             (pq.read_table(path, partitioning=None) for path in paths), promote_options="permissive"
         )
         return Predictions.from_table(table, name=name, need=need, **known)
-    check_columns(schema, name, need)
+    for part, _ in footers:
+        check_columns(part, name, need)
     return Predictions(name=name, source=paths, schema=schema, rows=rows, **known)
 
 

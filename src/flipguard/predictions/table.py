@@ -94,6 +94,11 @@ class Predictions:
 
         logits, probabilities: (N, C); features: (N, D); everything else (N,).
         """
+        for name_ in slices or {}:
+            if name_ in RESERVED:
+                raise InputError(
+                    f"{name}: '{name_}' has a meaning of its own: pass {name_}=, not a slice of that name."
+                )
         given = {
             "id": id,
             "label": label,
@@ -218,6 +223,10 @@ class Predictions:
     def write(self, path: str | Path) -> "Predictions":
         """Write one Parquet file: beside the target first, then renamed over it, so that it is never half there."""
         path = Path(path)
+        if path.suffix.lower() not in (".parquet", ".pq"):
+            raise InputError(
+                f"{path}: predictions are written as Parquet. Name the file {path.with_suffix('.parquet').name}."
+            )
         computed = self.data_fingerprint()
         stored = {
             "format": FORMAT,

@@ -216,7 +216,9 @@ def _worst_table(comparison: Comparison) -> Table:
     scored = any(confidences(flip) for flip in flips)
     ranked = any(flip.rank is not None for flip in flips)
     shown = flips[:MOST_FLIPS]
-    columns = ["worst flips: id", "label", "old → new", *(["confidence"] if scored else [])]
+    # Without scores none is worse than another: they are one of each of the classes that hurt most.
+    title = "worst flips" if scored else f"{len(shown)} of {comparison.negative_flips:,} flips"
+    columns = [f"{title}: id", "label", "old → new", *(["confidence"] if scored else [])]
     table = _table(*columns, *(["old rank of new"] if ranked else []))
     for flip in shown:
         cells = [

@@ -1,0 +1,137 @@
+"""Files as people really have them: other integer types, one class list of two, renamed classes, parts that differ."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from flipguard import InputError, Predictions, compare, read_predictions
+
+NAMES = ("cat", "dog", "bird")
+
+
+def scored(n: int = 211, seed: int = 3) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    rng = np.random.default_rng(seed)
+    label = rng.integers(0, 3, n)
+    logits = rng.normal(size=(n, 3))
+    logits[np.arange(n), label] += 1.5
+    return label, logits
+
+
+@pytest.mark.parametrize("swap", [False, True])
+def test_scores_keep_their_class_order_beside_a_file_of_names(swap: bool) -> None:
+    """NEW names its classes in the rows only; OLD's columns follow its own list, not the alphabet."""
+    label, logits = scored()
+    names = np.array(NAMES)
+    _, other = scored(seed=4)
+    with_list = Predictions.from_arrays(label=label, logits=logits, classes=NAMES)
+    named = Predictions.from_arrays(label=names[label], prediction=names[other.argmax(1)])
+    both = Predictions.from_arrays(label=label, prediction=other.argmax(1), classes=NAMES)
+    pair, truth = (with_list, named), (with_list, both)
+    if swap:
+        pair, truth = pair[::-1], truth[::-1]
+    found, wanted = compare(*pair), compare(*truth)
+    side = "new" if swap else "old"
+    for field in (f"nll_{side}", f"ece_{side}", "negative_flip_rate", "churn"):
+        assert getattr(found, field).value == pytest.approx(getattr(wanted, field).value, rel=1e-9)
+    assert [flip.id for flip in found.worst_flips] == [flip.id for flip in wanted.worst_flips]
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.uint16, np.uint64, np.int8, np.int64])
+@pytest.mark.parametrize("ids", ["text", "dense", "sparse"])
+@pytest.mark.parametrize("logits", [False, True])
+def test_any_integer_type_holds_a_class(kind: Any, ids: str, logits: bool) -> None:
+    label, scores = scored(53)
+    id_ = {"text": [f"s{i}" for i in range(53)], "dense": np.arange(53), "sparse": np.arange(53) * 10**9}[ids]
+    extra = {"logits": scores} if logits else {}
+    said = scores.argmax(1)
+    narrow = {"id": id_, "label": label.astype(kind), "prediction": said.astype(kind), **extra}
+    plain = {"id": id_, "label": label, "prediction": said, **extra}
+    assert compare(narrow, plain).error_rate_old == compare(plain, plain).error_rate_old
+
+
+def test_a_wide_label_is_not_cut_to_32_bits() -> None:
+    label = [2**32 + 3, 1, 1, 1]
+    old = {"id": [0, 1, 2, 3], "label": label, "prediction": [3, 1, 1, 1]}
+    new = {"id": [0, 1, 2, 3], "label": label, "prediction": [1, 1, 1, 1]}
+    found = compare(old, new)
+    assert found.negative_flips == 0
+    assert found.error_rate_old is not None
+    assert found.error_rate_old.value == 0.25
+
+
+def test_copies_of_the_old_model_speak_its_language() -> None:
+    """Renamed classes, and indices without names, are read as the old file's: a copy equal to old never flips."""
+    label, logits = scored(101)
+    said = logits.argmax(1)
+    old = Predictions.from_arrays(label=label, prediction=said, classes=NAMES)
+    new = Predictions.from_arrays(label=(label + 1) % 3, prediction=(said + 1) % 3, classes=("bird", "feline", "dog"))
+    options: dict[str, Any] = {"class_map": {"cat": "feline"}}
+    unnamed = Predictions.from_arrays(label=label, prediction=said)
+    for copy in (old, unnamed):
+        noise = compare(old, new, noise=[copy], **options).noise
+        assert noise is not None
+        assert noise.rates == [0.0]
+
+
+def test_nan_in_a_copy_on_disk_is_refused(tmp_path: Path) -> None:
+    label, logits = scored(11)
+    old = Predictions.from_arrays(label=label, logits=logits)
+    logits = logits.copy()
+    logits[4, 1] = np.nan
+    Predictions.from_arrays(label=label, logits=logits).write(tmp_path / "copy.parquet")
+    with pytest.raises(InputError, match="id 4 hold NaN"):
+        compare(old, old, noise=[tmp_path / "copy.parquet"])
+
+
+def test_every_part_decides_how_a_column_is_read(tmp_path: Path) -> None:
+    first = pa.table({"id": [0, 1, 2], "label": [0, 1, 1], "prediction": [0, 1, 1]})
+    second = pa.table({"id": [3, 4], "label": pa.array([1.0, float("nan")]), "prediction": [1, 0]})
+    pq.write_table(first, tmp_path / "a.parquet")
+    pq.write_table(second, tmp_path / "b.parquet")
+    whole = read_predictions(tmp_path)
+    found = compare(whole, whole)
+    assert (found.n, found.labelled) == (5, 4)
+
+
+@pytest.mark.parametrize(("values", "sliced"), [(100, True), (101, False)])
+def test_a_column_of_a_hundred_values_is_still_a_slice(values: int, sliced: bool) -> None:
+    n = 1009
+    rows = {"id": np.arange(n), "label": np.zeros(n, int), "prediction": np.zeros(n, int)}
+    rows["city"] = np.array([f"city {i % values}" for i in range(n)])
+    assert ("city" in compare(rows, rows).slices) == sliced
+
+
+def test_clusters_that_are_all_alike_give_no_p_value() -> None:
+    old = {"id": [0, 1], "label": [0, 0], "prediction": [0, 0], "video": ["a", "b"]}
+    found = compare(old, {**old, "prediction": [1, 1]}, cluster="video")
+    assert found.mcnemar_p is None
+    assert any("take samples as independent" in note for note in found.notes)
+
+
+def test_labels_that_were_overruled_are_counted() -> None:
+    old = {"id": [0, 1, 2], "label": [0, 1, 1], "prediction": [0, 1, 0]}
+    found = compare(old, {**old, "label": [0, 0, 0]}, labels="old")
+    assert any(note.startswith("2 samples have other labels") for note in found.notes)
+
+
+def test_a_name_that_nothing_else_knows_is_noted() -> None:
+    old = {"id": [0, 1], "label": ["cat", "dog"], "prediction": ["cat", "dog"]}
+    found = compare(old, {**old, "prediction": ["caat", "dog"]})
+    assert any("'caat'" in note for note in found.notes)
+
+
+def test_spark_keeps_its_own_files_in_a_folder(tmp_path: Path) -> None:
+    table = pa.table({"id": [0, 1], "label": [0, 1], "prediction": [0, 1]})
+    (tmp_path / "_temporary" / "0").mkdir(parents=True)
+    pq.write_table(table, tmp_path / "part-0.parquet")
+    pq.write_table(table, tmp_path / "_temporary" / "0" / "part-1.parquet")
+    assert read_predictions(tmp_path).rows == 2
+
+
+def test_csv_is_not_written_under_another_name(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"Name the file x\.parquet"):
+        Predictions.from_arrays(label=[0], prediction=[0]).write(tmp_path / "x.csv")
