@@ -12,6 +12,7 @@ import flipguard
 
 ROOMS = (
     "types",
+    "files",
     "metrics",
     "statistics",
     "predictions",
@@ -31,7 +32,7 @@ ROOMS = (
     "cli",
     "integrations",
 )
-WITHOUT_TORCH = {*ROOMS[:5], "reports", "spec", "cli"}
+WITHOUT_TORCH = {*ROOMS[:6], "reports", "spec", "cli"}
 ROOT = Path(flipguard.__file__).parent
 FILES = sorted(path.relative_to(ROOT) for path in ROOT.rglob("*.py"))
 

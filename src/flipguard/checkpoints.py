@@ -18,6 +18,7 @@ def save_checkpoint(path: str | Path, tensors: Mapping[str, Tensor], facts: Mapp
     """Write tensors and JSON-able facts to one file; a reader sees the old file or the new one, whole."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
+    # One name for all processes: a run folder has one writer, and what a kill leaves behind the next save takes over.
     beside = path.with_name(f".{path.name}.part")
     kept, seen = {}, set()
     for name, tensor in tensors.items():

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from flipguard.comparison.engine import Sources
 from flipguard.comparison.expression import ONLY_OLD, joined
 from flipguard.comparison.result import FlippedSample
 from flipguard.comparison.stream import FLIP_COLUMNS
+from flipguard.files import whole_file
 from flipguard.metrics import OUTCOMES
 from flipguard.types import InputError
 
@@ -111,14 +111,8 @@ def write_flips(flips: pa.Table, path: str | Path) -> None:
     writer = writers.get(path.suffix.lower())
     if writer is None:
         raise InputError(f"{path}: flips are written as .parquet, .csv or .jsonl, by the file's ending.")
-    beside = path.with_name(f".{path.name}.part")
-    try:
+    with whole_file(path) as beside:
         writer(flips, str(beside))
-        beside.replace(path)
-    except OSError as error:
-        with suppress(OSError):
-            beside.unlink(missing_ok=True)
-        raise InputError(f"{path} cannot be written: {error.strerror or error}.") from error
 
 
 def _write_json_lines(flips: pa.Table, path: str) -> None:

@@ -4,7 +4,6 @@ import json
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from flipguard.files import whole_file
 from flipguard.predictions.columns import (
     RESERVED,
     Need,
@@ -239,15 +239,9 @@ class Predictions:
         table = self.table().replace_schema_metadata({METADATA_KEY: json.dumps(stored).encode()})
         # Dictionary pages of floats never pay: ten times slower to read and hardly smaller.
         compact = [f.name for f in table.schema if not is_list(f.type) and not pa.types.is_floating(f.type)]
-        beside = path.with_name(f".{path.name}.part")
-        try:
+        with whole_file(path) as beside:
             path.parent.mkdir(parents=True, exist_ok=True)
             pq.write_table(table, beside, compression="zstd", use_dictionary=compact, row_group_size=100_000)
-            beside.replace(path)
-        except OSError as error:
-            with suppress(OSError):
-                beside.unlink(missing_ok=True)
-            raise InputError(f"{path} cannot be written: {error.strerror or error}.") from error
         return replace(self, fingerprint=computed, name=str(path))
 
 

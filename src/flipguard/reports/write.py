@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+from flipguard.files import beside_of, is_special, whole_file
 from flipguard.types import InputError
 
 
@@ -13,13 +14,13 @@ def check_writable(path: Path, option: str) -> None:
     folder = path.resolve().parent
     if not folder.is_dir():
         raise InputError(f"{option} {path} cannot be written: there is no folder {folder}.")
-    if _is_special(path):
+    if is_special(path):
         # A pipe is not opened to see whether it can be: its reader would take the closing for the end.
         if not os.access(path, os.W_OK):
             raise InputError(f"{option} {path} cannot be written.")
         return
     try:
-        beside = _beside(path)
+        beside = beside_of(path)
         beside.open("xb").close()
         beside.unlink()
     except OSError as error:
@@ -27,23 +28,6 @@ def check_writable(path: Path, option: str) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Whole or not at all: beside first, then renamed. Pipes and devices are written to as they are."""
-    beside = path if _is_special(path) else _beside(path)
-    try:
-        with beside.open("w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-        if beside is not path:
-            beside.replace(path.resolve())
-    except OSError as error:
-        if beside is not path:
-            beside.unlink(missing_ok=True)
-        raise InputError(f"{path} cannot be written: {error.strerror or error}.") from error
-
-
-def _is_special(path: Path) -> bool:
-    return path.exists() and not path.is_file()
-
-
-def _beside(path: Path) -> Path:
-    whole = path.resolve()
-    return whole.with_name(f".{whole.name}.{os.getpid()}.part")
+    """Whole or not at all. Pipes and devices are written to as they are."""
+    with whole_file(path) as beside, beside.open("w", encoding="utf-8", newline="\n") as file:
+        file.write(text)
