@@ -7,9 +7,9 @@
 1
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from flipguard._lazy import lazily
 from flipguard._version import __version__
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from flipguard.types import FlipguardError as FlipguardError
     from flipguard.types import InputError as InputError
 
-# Names are imported when they are first used: `import flipguard` and `flipguard --help` stay fast.
 _HOME = {
     "Comparison": "flipguard.comparison.result",
     "FlipguardError": "flipguard.types",
@@ -56,17 +55,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'flipguard' has no attribute '{name}'")
-    try:
-        value = getattr(import_module(_HOME[name]), name)
-    except ModuleNotFoundError as error:
-        from flipguard.types import MissingExtra
-
-        raise MissingExtra(f"flipguard.{name} needs {error.name}: pip install 'flipguard[train]'") from error
-    globals()[name] = value
-    return value
+__getattr__ = lazily(__name__, _HOME)
 
 
 def __dir__() -> list[str]:

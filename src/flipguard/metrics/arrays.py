@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import array_api_compat as compat
-import array_api_compat.numpy as numpy_namespace
 import numpy as np
 
 from flipguard.types import InputError
@@ -16,14 +15,14 @@ Namespace: TypeAlias = Any
 
 
 def namespace(*arrays: Array) -> Namespace:
-    """The array namespace that all given arrays share; `None` is skipped.
+    """The array namespace that all given arrays share; `None` is skipped. NumPy 2 speaks the standard by itself.
 
     >>> namespace(np.zeros(2), None).__name__
-    'array_api_compat.numpy'
+    'numpy'
     """
     given = [array for array in arrays if array is not None]
-    if all(type(array) is np.ndarray for array in given):
-        return numpy_namespace
+    if all(isinstance(array, np.ndarray | np.generic) for array in given):
+        return np
     try:
         return compat.array_namespace(*given)
     except TypeError:
