@@ -19,6 +19,8 @@ from flipguard.training.recipe import Recipe
 from flipguard.training.student import SingleStudent
 from flipguard.types import Batch, InputError, Method, Reference
 
+CAREFUL = Recipe(learning_rate=0.05, clip_norm=1.0)
+
 
 def fit(
     model: nn.Module,
@@ -39,7 +41,8 @@ def fit(
     `forward(x)` gives logits (B, C); one that works on features needs `features` and `head` too. A plain network as
     `old` has the same classes; for one that knows fewer, pass `NetworkReference("old", [network], classes=…)`. The
     references are copied first, so `old=model` holds the model to what it is now. The seed decides dropout, and the
-    order of a DataLoader that shuffles without a generator of its own.
+    order of a DataLoader that shuffles without a generator of its own. Without a recipe gradients are clipped, so that
+    a strong pull towards a reference (focal distillation at the paper's weights) does not make training diverge.
 
     >>> net = nn.Linear(2, 3)
     >>> rows = torch.utils.data.TensorDataset(torch.eye(2).repeat(3, 1), torch.tensor([0, 1, 0, 1, 0, 1]))
@@ -47,7 +50,7 @@ def fit(
     >>> fit(net, loader, method="kd", old=nn.Linear(2, 3), epochs=30)(torch.eye(2)).argmax(-1)
     tensor([0, 1])
     """
-    recipe = recipe or Recipe()
+    recipe = recipe or CAREFUL
     recipe = recipe if epochs is None else replace(recipe, epochs=epochs)
     chosen = _objective(method)
     references = _references(chosen, old, ensemble)
