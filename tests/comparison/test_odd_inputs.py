@@ -135,3 +135,15 @@ def test_spark_keeps_its_own_files_in_a_folder(tmp_path: Path) -> None:
 def test_csv_is_not_written_under_another_name(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"Name the file x\.parquet"):
         Predictions.from_arrays(label=[0], prediction=[0]).write(tmp_path / "x.csv")
+
+
+def test_lines_that_end_differently_are_lines(tmp_path: Path) -> None:
+    """A header typed in by hand above rows from another system."""
+    (tmp_path / "mixed.csv").write_bytes(b"id,label,prediction\na,x,x\r\nb,y,x\r\n")
+    assert read_predictions(tmp_path / "mixed.csv").table(["label"])["label"].to_pylist() == ["x", "y"]
+
+
+def test_the_noise_excess_is_not_judged_on_clustered_samples() -> None:
+    old = {"id": [0, 1], "label": [0, 0], "prediction": [0, 0], "video": ["a", "b"]}
+    with pytest.raises(InputError, match="--max-noise-excess takes samples as independent"):
+        compare(old, old, noise=[old], cluster="video", gate={"max_noise_excess": 0.1})

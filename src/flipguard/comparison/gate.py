@@ -123,6 +123,10 @@ def _percent(value: float) -> str:
 def _noise_rule(comparison: Comparison, limit: float, settings: GateSettings) -> Rule:
     if comparison.noise is None:
         raise InputError("--max-noise-excess needs --noise with at least one retrained copy of the old model.")
+    if comparison.cluster is not None:
+        raise InputError(
+            "--max-noise-excess takes samples as independent, which --cluster says they are not: drop one."
+        )
     excess = comparison.noise.excess
     judged = _judged(excess, settings)
     passed = judged is not None and judged <= limit

@@ -4,6 +4,7 @@ import csv
 import glob
 import gzip
 import re
+import tempfile
 import zipfile
 from collections.abc import Mapping
 from dataclasses import replace
@@ -225,18 +226,17 @@ def _read_npz(path: Path, name: str, need: Need) -> Predictions:
 def _read_csv(path: Path, name: str, need: Need) -> Predictions:
     import duckdb
 
-    with duckdb.connect() as connection:
-        # Every row is looked at before a type is chosen: an id that is a number in the first million rows and a
-        # name in the next stays text throughout. No line is skipped to make the rest fit.
-        options: dict[str, Any] = {"header": True, "sample_size": -1, "skiprows": 0}
-        try:
-            columns = connection.read_csv(plain_path(path), **options).columns
-            # As text first: a guess would read the class names 01 and true as 1, and the id 2024-01-31 as a date.
-            exact = [column for column in ("id", "label", "prediction") if column in columns]
-            options["dtype"] = dict.fromkeys(exact, "VARCHAR")
-            table = connection.read_csv(plain_path(path), **options).to_arrow_table()
-        except duckdb.Error as error:
-            raise InputError(f"{name} is no readable CSV file ({_first_line(error)}).") from error
+    try:
+        table, exact = _csv_rows(path)
+    except duckdb.Error as error:
+        with tempfile.TemporaryDirectory(prefix="flipguard-") as folder:
+            even = _even_line_ends(path, Path(folder))
+            if even is None:
+                raise InputError(f"{name} is no readable CSV file ({_first_line(error)}).") from error
+            try:
+                table, exact = _csv_rows(even)
+            except duckdb.Error:
+                raise InputError(f"{name} is no readable CSV file ({_first_line(error)}).") from error
     _refuse_repeated_header(path, name, table.column_names)
     for column in exact:
         place = table.column_names.index(column)
@@ -249,6 +249,31 @@ def _read_csv(path: Path, name: str, need: Need) -> Predictions:
             "A CSV file needs a header line such as id,label,prediction."
         )
     return Predictions.from_table(table, name=name, need=need)
+
+
+def _csv_rows(path: Path) -> tuple[pa.Table, list[str]]:
+    """The rows, and which of their columns were kept as text: those whose values must not be guessed at."""
+    import duckdb
+
+    with duckdb.connect() as connection:
+        # Every row is looked at before a type is chosen: an id that is a number in the first million rows and a
+        # name in the next stays text throughout. No line is skipped to make the rest fit.
+        options: dict[str, Any] = {"header": True, "sample_size": -1, "skiprows": 0}
+        columns = connection.read_csv(plain_path(path), **options).columns
+        # As text first: a guess would read the class names 01 and true as 1, and the id 2024-01-31 as a date.
+        exact = [column for column in ("id", "label", "prediction") if column in columns]
+        options["dtype"] = dict.fromkeys(exact, "VARCHAR")
+        return connection.read_csv(plain_path(path), **options).to_arrow_table(), exact
+
+
+def _even_line_ends(path: Path, folder: Path) -> Path | None:
+    """A copy whose lines all end alike, for a file in which they do not (a header typed in by hand); else None."""
+    content = path.read_bytes()
+    if path.suffix.lower() == ".gz" or content.count(b"\r\n") in (0, content.count(b"\n")):
+        return None
+    even = folder / path.name
+    even.write_bytes(content.replace(b"\r\n", b"\n"))
+    return even
 
 
 def _numbers_from_text(values: pa.ChunkedArray) -> pa.ChunkedArray:
