@@ -3,8 +3,8 @@
     python recipes/elodi_cifar100.py --data DATA --seed 0 --out OUT
 
 Members and treatments are networks like any other, each trained in a process of its own; several may share one GPU,
-though on an H200 processes take turns: eight members together took about as long as one after another. 45,000 samples train, 5,000 are held
-out to choose on, 10,000 test. A network that OUT already holds is not trained again.
+though on an H200 processes take turns: eight members together took about as long as one after another. 45,000
+samples train, 5,000 are held out to choose on, 10,000 test. A network that OUT already holds is not trained again.
 
 OUT/seed_<S>.json: per treatment the counts of the five outcomes, on validation and on test, and seconds per network.
 `recipes/table.py OUT` turns them into results/elodi_cifar100.md.
