@@ -6,9 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from flipguard.ensembles import CachedReference, DeepEnsemble, NetworkReference, combined, extract_logits
+from flipguard.ensembles import CachedReference, DeepEnsemble, NetworkReference, SingleStudent, combined, extract_logits
 from flipguard.models import build_model
-from flipguard.training import SingleStudent
 from flipguard.types import Batch, InputError, Reference
 
 M, B, C, D = 3, 5, 7, 11

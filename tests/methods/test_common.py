@@ -8,9 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensorMode
 
-from flipguard.ensembles import CachedReference, NetworkReference
+from flipguard.ensembles import CachedReference, NetworkReference, SingleStudent
 from flipguard.methods import METHODS, NoTreatment, build_method, method_cards
-from flipguard.training import SingleStudent
 from flipguard.types import Batch, InputError, Output, Reference, Step
 
 M, B, C, D = 3, 5, 7, 11

@@ -8,9 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from flipguard.ensembles import CachedReference
+from flipguard.ensembles import CachedReference, SingleStudent
 from flipguard.methods import Paragon, build_method
-from flipguard.training import SingleStudent
 from flipguard.types import Batch
 
 M, B, C = 3, 5, 7

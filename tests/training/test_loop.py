@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from flipguard.checkpoints import load_checkpoint
 from flipguard.data import Batches, DataSet
-from flipguard.ensembles import NetworkReference
+from flipguard.ensembles import NetworkReference, SingleStudent
 from flipguard.methods import NoTreatment, build_method
 from flipguard.models import build_model
 from flipguard.training import (
@@ -21,7 +21,6 @@ from flipguard.training import (
     ModelSpec,
     Recipe,
     Seeds,
-    SingleStudent,
     TrainingError,
     fit,
     predict_logits,

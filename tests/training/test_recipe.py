@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from flipguard.training import Recipe, SingleStudent
-from flipguard.training.recipe import build_optimiser, decay_groups, rate
+from flipguard.ensembles import SingleStudent, decay_groups
+from flipguard.training import Recipe
+from flipguard.training.recipe import build_optimiser, rate
 from flipguard.types import InputError
 
 

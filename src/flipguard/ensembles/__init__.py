@@ -1,7 +1,17 @@
-"""References: frozen predictors that a student is held to, and the ensemble that answers as one network."""
+"""Students, the references that they are held to, and the ensemble that answers as one network."""
 
 from flipguard.ensembles.combine import Combination, combined
 from flipguard.ensembles.deep import DeepEnsemble
 from flipguard.ensembles.references import CachedReference, NetworkReference, extract_logits
+from flipguard.ensembles.students import SingleStudent, decay_groups
 
-__all__ = ["CachedReference", "Combination", "DeepEnsemble", "NetworkReference", "combined", "extract_logits"]
+__all__ = [
+    "CachedReference",
+    "Combination",
+    "DeepEnsemble",
+    "NetworkReference",
+    "SingleStudent",
+    "combined",
+    "decay_groups",
+    "extract_logits",
+]

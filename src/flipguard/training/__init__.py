@@ -6,7 +6,6 @@ from flipguard.training.members import fit_members
 from flipguard.training.network import ModelSpec, Seeds, as_predictions, predict_logits, train_network
 from flipguard.training.recipe import Recipe
 from flipguard.training.state import Epoch
-from flipguard.training.student import SingleStudent
 
 __all__ = [
     "Epoch",
@@ -14,7 +13,6 @@ __all__ = [
     "ModelSpec",
     "Recipe",
     "Seeds",
-    "SingleStudent",
     "TrainingError",
     "as_predictions",
     "fit",

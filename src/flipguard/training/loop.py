@@ -142,6 +142,9 @@ class _Run:
             nn.utils.clip_grad_norm_(self.student.parameters(), recipe.clip_norm)
         self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
+        after_step = getattr(self.student, "after_step", None)
+        if after_step is not None:
+            after_step(done + 1)
         return _joined(results)
 
 

@@ -12,12 +12,12 @@ import torch
 from torch import nn
 
 from flipguard.data import Augmentation, Batches, DataSet
+from flipguard.ensembles import SingleStudent
 from flipguard.models import build_model
 from flipguard.predictions import Predictions
 from flipguard.training.distributed import place
 from flipguard.training.loop import Job, OnEpoch, fit
 from flipguard.training.recipe import Recipe
-from flipguard.training.student import SingleStudent
 from flipguard.types import InputError, Method, Reference
 
 
@@ -107,7 +107,7 @@ def train_network(
     """
     rank, world = place()
     model = model.for_method(method)
-    student = SingleStudent(model.build(len(data.classes), seeds.initialisation), decay_all=recipe.decay_all)
+    student = _student(model, len(data.classes), method, recipe, seeds)
     # Processes of a team must not drop the same units.
     torch.manual_seed(seeds.augment + rank * 1_000_003)
     device = _own_device(device, world)
@@ -144,6 +144,19 @@ def train_network(
         validate=_validation_error(data, device) if choose_epoch == "validation" else None,
     )
     return fit(student, method, job, references, on_epoch=on_epoch)
+
+
+def _student(model: ModelSpec, classes: int, method: Method, recipe: Recipe, seeds: Seeds) -> nn.Module:
+    """What the method trains: one plain network, unless it says otherwise."""
+
+    def build(member: int) -> nn.Module:
+        return model.build(classes, seeds.initialisation + 15_485_863 * member)
+
+    made = getattr(method, "student", None)
+    student: nn.Module = (
+        SingleStudent(build(0), decay_all=recipe.decay_all) if made is None else made(build, decay_all=recipe.decay_all)
+    )
+    return student
 
 
 def _own_device(device: str, world: int) -> str:

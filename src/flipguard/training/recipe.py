@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
-from torch import nn
 
 from flipguard.types import InputError
 
@@ -96,13 +95,3 @@ def build_optimiser(groups: list[dict[str, object]], recipe: Recipe) -> torch.op
         nesterov=recipe.nesterov and recipe.momentum > 0,
         weight_decay=recipe.weight_decay,
     )
-
-
-def decay_groups(network: nn.Module, *, decay_all: bool) -> list[dict[str, object]]:
-    """All parameters in one group, or vectors (BatchNorm, biases) in one of their own without weight decay."""
-    parameters = [p for p in network.parameters() if p.requires_grad]
-    if decay_all:
-        return [{"params": parameters}]
-    matrices = [p for p in parameters if p.ndim > 1]
-    vectors = [p for p in parameters if p.ndim <= 1]
-    return [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]

@@ -10,13 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import RandomSampler
 
-from flipguard.ensembles import NetworkReference
+from flipguard.ensembles import NetworkReference, SingleStudent
 from flipguard.methods import METHODS, build_method
 from flipguard.predictions import Predictions
 from flipguard.training.loop import Job, OnEpoch
 from flipguard.training.loop import fit as run
 from flipguard.training.recipe import Recipe
-from flipguard.training.student import SingleStudent
 from flipguard.types import Batch, InputError, Method, Reference
 
 CAREFUL = Recipe(learning_rate=0.05, clip_norm=1.0)

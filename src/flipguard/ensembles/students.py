@@ -1,11 +1,15 @@
-"""Students: what is trained, with a leading member axis."""
+"""Students: what is trained, with a leading member axis.
+
+A method that trains something else than one plain network says so by a method of its own,
+`student(build, *, decay_all)`, where `build(j)` gives a new network from the j-th of the run's initialisations. A
+student that has `after_step(done)` is told after each update how many there have been.
+"""
 
 from typing import Any
 
 from torch import nn
 
 from flipguard.ensembles.combine import features_and_logits
-from flipguard.training.recipe import decay_groups
 from flipguard.types import Output
 
 
@@ -31,3 +35,13 @@ class SingleStudent(nn.Module):
 
     def release(self) -> nn.Module:
         return self.network
+
+
+def decay_groups(network: nn.Module, *, decay_all: bool) -> list[dict[str, object]]:
+    """All parameters in one group, or vectors (BatchNorm, biases) in one of their own without weight decay."""
+    parameters = [p for p in network.parameters() if p.requires_grad]
+    if decay_all:
+        return [{"params": parameters}]
+    matrices = [p for p in parameters if p.ndim > 1]
+    vectors = [p for p in parameters if p.ndim <= 1]
+    return [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]

@@ -2,8 +2,8 @@
 
 import torch
 
+from flipguard.ensembles import SingleStudent
 from flipguard.models import build_model
-from flipguard.training import SingleStudent
 from flipguard.types import Student
 
 B, C, D = 5, 7, 11
