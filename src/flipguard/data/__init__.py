@@ -7,6 +7,7 @@ from flipguard.data.files import ImageFiles
 from flipguard.data.folders import in_memory
 from flipguard.data.load import DATA, load_data
 from flipguard.data.randomness import random_bits, random_normal, random_order, random_uniform
+from flipguard.data.resident import ResidentBatches
 from flipguard.data.splits import split_validation, subset
 from flipguard.data.text import encode_text
 
@@ -16,6 +17,7 @@ __all__ = [
     "Batches",
     "DataSet",
     "ImageFiles",
+    "ResidentBatches",
     "Split",
     "encode_text",
     "in_memory",

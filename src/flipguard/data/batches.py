@@ -104,12 +104,17 @@ class Batches:
                 normalisation=self.normalisation,
             )
 
-    def prepare(self, x: "Tensor | dict[str, Tensor]", index: Tensor) -> "Tensor | dict[str, Tensor]":
-        """Augment and normalise stored inputs whose rows are the samples `index`. A dict passes through unchanged."""
+    def prepare(
+        self, x: "Tensor | dict[str, Tensor]", index: Tensor, *, epoch: Tensor | None = None
+    ) -> "Tensor | dict[str, Tensor]":
+        """Augment and normalise stored inputs whose rows are the samples `index`. A dict passes through unchanged.
+
+        `epoch` overrules the object's own, for a captured step, which knows it only on the device.
+        """
         if isinstance(x, dict):
             return x
         if self.augmentation is not None:
-            x = self.augmentation(x, seed=self.augment_seed, epoch=self.epoch, index=index)
+            x = self.augmentation(x, seed=self.augment_seed, epoch=self.epoch if epoch is None else epoch, index=index)
         return normalise(x, self.normalisation, dtype=self.dtype, channels_last=self.channels_last)
 
     def _inputs(self, split: Split) -> "Iterator[tuple[Tensor, Tensor | dict[str, Tensor]]]":

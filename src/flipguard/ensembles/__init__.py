@@ -2,6 +2,8 @@
 
 from flipguard.ensembles.combine import Combination, combined
 from flipguard.ensembles.deep import DeepEnsemble
+from flipguard.ensembles.prefetched import Prefetched, prefetchable
+from flipguard.ensembles.quick import QuickReference, quickened
 from flipguard.ensembles.references import CachedReference, NetworkReference, extract_logits
 from flipguard.ensembles.students import SingleStudent, decay_groups
 
@@ -10,8 +12,12 @@ __all__ = [
     "Combination",
     "DeepEnsemble",
     "NetworkReference",
+    "Prefetched",
+    "QuickReference",
     "SingleStudent",
     "combined",
     "decay_groups",
     "extract_logits",
+    "prefetchable",
+    "quickened",
 ]

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 from torch import Tensor
@@ -65,10 +66,13 @@ class Watch:
             return
         first = int(self._team.least(self._first))
         if first < len(self._seen):
-            epoch, step, index = self._seen[first]
-            rows = ", ".join(str(row) for row in index[:8].tolist()) + (", …" if len(index) > 8 else "")
-            raise TrainingError(
-                f"the loss is not finite at epoch {epoch}, step {step} (training rows {rows}): lower the learning "
-                f"rate, warm up longer, set clip_norm, or look at those rows.{last_good(self._checkpoint)}"
-            )
+            self.stop(*self._seen[first])
         self._first, self._seen = None, []
+
+    def stop(self, epoch: int, step: int, index: Tensor) -> NoReturn:
+        """Training cannot go on after this step, on these training rows."""
+        rows = ", ".join(str(row) for row in index[:8].tolist()) + (", …" if len(index) > 8 else "")
+        raise TrainingError(
+            f"the loss is not finite at epoch {epoch}, step {step} (training rows {rows}): lower the learning "
+            f"rate, warm up longer, set clip_norm, or look at those rows.{last_good(self._checkpoint)}"
+        )

@@ -1,15 +1,19 @@
 """The one loop: every method, every student, on a CPU, a GPU, or several processes under an existing launcher."""
 
+import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
+from flipguard.data import ResidentBatches
+from flipguard.ensembles import NetworkReference, QuickReference, SingleStudent
+from flipguard.training.capture import CannotCapture, CapturedStep, compiled
 from flipguard.training.distributed import Team
 from flipguard.training.errors import TrainingError, Watch, memory_explained
 from flipguard.training.memory import recomputed
@@ -17,14 +21,20 @@ from flipguard.training.recipe import Recipe, build_optimiser, rate
 from flipguard.training.state import Epoch, TrainingState
 from flipguard.types import Batch, Method, Reference, Step
 
+LOG = logging.getLogger("flipguard.training")
+Engine = Literal["auto", "plain", "captured", "compiled"]
+SAVE_SECONDS = 30.0
+"""A captured run saves no more often than this: a step takes milliseconds, and saving waits for the device."""
+
 
 @dataclass(frozen=True)
 class Job:
     """What to train on: `batches(epoch, start)` yields an epoch's batches from step `start` on, always the same ones.
 
-    `validate`, when given, is called with the network after each epoch and returns its error on validation samples; the
-    epoch with the lowest is released, the first of several, instead of the last. `facts` describe the run: a checkpoint
-    that was begun with others is refused.
+    `resident` makes the same batches where they are found on the device: with it a step on a GPU is captured and
+    replayed, unless `engine` is "plain". `validate`, when given, is called with the network after each epoch and
+    returns its error on validation samples; the epoch with the lowest is released, the first of several, instead of the
+    last. `facts` describe the run: a checkpoint that was begun with others is refused.
     """
 
     batches: Callable[[int, int], Iterable[Batch]]
@@ -35,6 +45,8 @@ class Job:
     checkpoint_every: int = 200
     facts: Mapping[str, Any] | None = None
     validate: Callable[[nn.Module], float] | None = None
+    resident: Callable[[], ResidentBatches] | None = None
+    engine: Engine = "auto"
 
 
 OnEpoch = Callable[[Epoch, nn.Module], None]
@@ -55,96 +67,214 @@ def fit(
     released, before that epoch is saved: a run that is killed in between reports the epoch again, with the same
     figures. Under a launcher it is called in the first process alone.
     """
-    team = Team.gather(job.device)
-    team.check_batch(job.recipe.batch_size, job.recipe.accumulate)
-    run = _Run(student, method, references or {}, job, team)
-    first_epoch, first_step = run.resume()
-    with recomputed(student, on=job.recipe.checkpoint_activations):
-        for epoch in range(first_epoch, job.recipe.epochs):
-            run.epoch(epoch, first_step if epoch == first_epoch else 0, on_epoch)
-    student.eval()
-    released: nn.Module = student.release()
-    run.state.restore_best(released)
-    return released
+    run = Run(student, method, job, references or {}, on_epoch)
+    for _ in run.updates():
+        pass
+    return run.released()
 
 
-class _Run:
-    """One call of `fit`: the student and all that moves with it."""
+class Run:
+    """One student on its way through training: `updates` moves it step by step to the end.
+
+    Several runs share a GPU by taking turns: a captured update is only enqueued, on the run's own stream.
+    """
 
     def __init__(
-        self, student: nn.Module, method: Method, references: Mapping[str, Reference], job: Job, team: Team
+        self,
+        student: nn.Module,
+        method: Method,
+        job: Job,
+        references: Mapping[str, Reference],
+        on_epoch: OnEpoch | None = None,
     ) -> None:
-        device = team.device(job.device)
+        self.team = Team.gather(job.device)
+        self.team.check_batch(job.recipe.batch_size, job.recipe.accumulate)
+        device = self.team.device(job.device)
+        self.device = torch.device(device)
         student.to(device)
         if job.recipe.channels_last:
             student.to(memory_format=torch.channels_last)
         for reference in references.values():
             if isinstance(reference, nn.Module):
                 reference.to(device)
-        optimiser = build_optimiser(student.parameter_groups(), job.recipe)
-        self.student, self.method, self.references, self.job, self.team = student, method, references, job, team
-        self.called, self.optimiser = team.prepare(student, optimiser)
-        self.state = TrainingState(student, self.optimiser, device, team)
-        self.watch = Watch(team, job.checkpoint)
-        self.device_type = torch.device(device).type
+        self.student, self.method, self.references, self.job, self.on_epoch = student, method, references, job, on_epoch
+        optimiser = build_optimiser(student.parameter_groups(), job.recipe, fused=self.device.type == "cuda")
+        self.called, self.optimiser = self.team.prepare(student, optimiser)
+        self.state = TrainingState(student, self.optimiser, device, self.team)
+        self.watch = Watch(self.team, job.checkpoint)
+        self.captured: CapturedStep | None = None
+        self.saved = time.perf_counter()
 
-    def resume(self) -> tuple[int, int]:
-        path = self.job.checkpoint
-        return self.state.load(path, self.job.facts) if path is not None and path.exists() else (0, 0)
+    def updates(self) -> Iterator[None]:
+        """Yields after each update, from where the checkpoint stands to the last."""
+        path, recipe = self.job.checkpoint, self.job.recipe
+        place = self.state.load(path, self.job.facts) if path is not None and path.exists() else (0, 0)
+        with ExitStack() as contexts:
+            contexts.enter_context(recomputed(self.student, on=recipe.checkpoint_activations))
+            if place[0] < recipe.epochs:
+                self.student.train()
+                self.captured = self._capture(contexts)
+            for epoch in range(place[0], recipe.epochs):
+                yield from self._epoch(epoch, place[1] if epoch == place[0] else 0)
+            self.captured = None
 
-    def epoch(self, epoch: int, step: int, on_epoch: OnEpoch | None) -> None:
+    def released(self) -> nn.Module:
+        """The network to deploy, with the weights of the epoch that was chosen."""
+        self.student.eval()
+        network: nn.Module = self.student.release()
+        self.state.restore_best(network)
+        return network
+
+    def _epoch(self, epoch: int, step: int) -> Iterator[None]:
         """An epoch from a step on, to its record and its checkpoint."""
         job, began = self.job, time.perf_counter()
         self.student.train()
-        for batch in job.batches(epoch, step):
-            with memory_explained(job.recipe, f"epoch {epoch}, step {step}", job.checkpoint):
-                result = self.step(batch, epoch * job.steps_per_epoch + step)
-            self.state.add(result, batch.y)
-            self.watch.note(result.loss, epoch, step, batch)
-            step += 1
-            if job.checkpoint is not None and step % job.checkpoint_every == 0 and step < job.steps_per_epoch:
-                self.watch.look()
+        for done in self._replayed(epoch, step) if self.captured is not None else self._stepped(epoch, step):
+            if done % job.checkpoint_every == 0 and done < job.steps_per_epoch and self._wants_saving():
+                self._look()
                 began = self._clock(began)
-                self.state.save(job.checkpoint, epoch, step, job.facts)
-        self.watch.look()
-        self.student.eval()
-        released = self.student.release()
-        error = None if job.validate is None else job.validate(released)
-        if error is not None:
-            self.state.keep_best(released, error)
-        self._clock(began)
-        record = self.state.epoch_record(epoch, job.recipe.epochs, error)
-        if on_epoch is not None and self.team.rank == 0:
-            on_epoch(record, released)
-        if job.checkpoint is not None:
-            self.state.save(job.checkpoint, epoch + 1, 0, job.facts)
+                self._save(epoch, done)
+            yield
+        self._end(epoch, began)
+
+    def _end(self, epoch: int, began: float) -> None:
+        job = self.job
+        error = None
+        if self.captured is None or self.on_epoch is not None or job.validate is not None:
+            self._look()
+            self.student.eval()
+            released = self.student.release()
+            error = None if job.validate is None else job.validate(released)
+            if error is not None:
+                self.state.keep_best(released, error)
+            self._clock(began)
+            record = self.state.epoch_record(epoch, job.recipe.epochs, error)
+            if self.on_epoch is not None and self.team.rank == 0:
+                self.on_epoch(record, released)
+        else:
+            # Nobody asks: the next epoch can be enqueued at once.
+            with self.captured.turn():
+                self.state.forget()
+        if self._wants_saving():
+            self._look()
+            self._save(epoch + 1, 0)
+        elif epoch + 1 == job.recipe.epochs:
+            self._look()
+
+    def _wants_saving(self) -> bool:
+        if self.job.checkpoint is None:
+            return False
+        return self.captured is None or time.perf_counter() - self.saved > SAVE_SECONDS
+
+    def _save(self, epoch: int, step: int) -> None:
+        assert self.job.checkpoint is not None
+        self.state.save(self.job.checkpoint, epoch, step, self.job.facts)
+        self.saved = time.perf_counter()
+
+    def _look(self) -> None:
+        """Raises when a loss was not finite; of a captured run all that was enqueued is done afterwards."""
+        if self.captured is None:
+            self.watch.look()
+            return
+        bad = self.captured.first_bad()
+        if bad is not None:
+            epoch, step = divmod(bad, self.job.steps_per_epoch)
+            self.watch.stop(epoch, step, self.captured.rows(epoch, step))
 
     def _clock(self, began: float) -> float:
         now = time.perf_counter()
         self.state.seconds += now - began
         return now
 
-    def step(self, batch: Batch, done: int) -> Step:
+    def _stepped(self, epoch: int, step: int) -> Iterator[int]:
+        """The plain loop: yields how many of the epoch's updates are done."""
+        job, after_step = self.job, getattr(self.student, "after_step", None)
+        for done, batch in enumerate(job.batches(epoch, step), start=step + 1):
+            before = epoch * job.steps_per_epoch + done - 1
+            with memory_explained(job.recipe, f"epoch {epoch}, step {done - 1}", job.checkpoint):
+                share = rate(job.recipe, before, job.recipe.epochs * job.steps_per_epoch)
+                for group in self.optimiser.param_groups:
+                    group["lr"] = job.recipe.learning_rate * group.get("rate", 1.0) * share
+                result = self.update(batch, self.references)
+            self.state.add(result, batch.y)
+            self.watch.note(result.loss, epoch, done - 1, batch)
+            if after_step is not None:
+                after_step(before + 1)
+            yield done
+
+    def _replayed(self, epoch: int, step: int) -> Iterator[int]:
+        """The captured loop: the same updates, only enqueued."""
+        assert self.captured is not None
+        after_step = getattr(self.student, "after_step", None)
+        self.captured.seek(epoch, step)
+        for done in range(step + 1, self.job.steps_per_epoch + 1):
+            self.captured.replay()
+            if after_step is not None:
+                with self.captured.turn():
+                    after_step(epoch * self.job.steps_per_epoch + done)
+            yield done
+
+    def _capture(self, contexts: ExitStack) -> CapturedStep | None:
+        """The step as a graph where that is possible; the log says what was chosen, and why not."""
+        job = self.job
+        if self.device.type != "cuda" or job.engine == "plain":
+            return None
+        try:
+            if self.team.world > 1:
+                raise CannotCapture("several processes train this student together")
+            if job.resident is None:
+                raise CannotCapture("the data does not live on the device")
+            if job.recipe.checkpoint_activations:
+                raise CannotCapture("activations are computed again in the backward pass")
+            if reason := getattr(self.method, "not_captured", None):
+                raise CannotCapture(str(reason))
+            if job.engine == "compiled" and isinstance(self.student, SingleStudent):
+                contexts.enter_context(compiled(self.student.network))
+            steps = job.recipe.epochs * job.steps_per_epoch
+            shares = [rate(job.recipe, step, steps) for step in range(steps)]
+            rates = []
+            for group in self.optimiser.param_groups:
+                factor = job.recipe.learning_rate * group.get("rate", 1.0)
+                table = torch.tensor([factor * share for share in shares], dtype=torch.float32, device=self.device)
+                group["lr"] = table[0].clone()
+                rates.append((group["lr"], table))
+            return CapturedStep(
+                job.resident(),
+                {name: self._quick(reference) for name, reference in self.references.items()},
+                update=self.update,
+                add=self.state.add,
+                moving=self.state.moving,
+                rates=rates,
+                autocast=self._autocast,
+            )
+        except CannotCapture as reason:
+            LOG.warning("plain loop: %s.", reason)
+            return None
+
+    def _quick(self, reference: Reference) -> Any:
+        if isinstance(reference, NetworkReference) and self.job.recipe.precision == "bf16":
+            return QuickReference(reference, torch.bfloat16, self.device)
+        return reference
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        if self.job.recipe.precision != "bf16":
+            return nullcontext()
+        # A cast weight that is kept for a second use would be part of one replay and stale in the next.
+        return torch.autocast(self.device.type, torch.bfloat16, cache_enabled=self.device.type != "cuda")
+
+    def update(self, batch: Batch, references: Mapping[str, Reference]) -> Step:
         """One update, the gradients of the batch's parts added up."""
         recipe = self.job.recipe
-        share = rate(recipe, done, recipe.epochs * self.job.steps_per_epoch)
-        for group in self.optimiser.param_groups:
-            group["lr"] = recipe.learning_rate * group.get("rate", 1.0) * share
-        parts = _parts(batch, recipe.accumulate)
         results = []
-        for part in parts:
-            half = recipe.precision == "bf16"
-            with torch.autocast(self.device_type, torch.bfloat16) if half else nullcontext():
-                result = self.method(self.called, self.references, part)
+        for part in _parts(batch, recipe.accumulate):
+            with self._autocast():
+                result = self.method(self.called, references, part)
             (result.loss * (len(part.y) / len(batch.y))).backward()
             results.append((len(part.y) / len(batch.y), result))
         if recipe.clip_norm is not None:
             nn.utils.clip_grad_norm_(self.student.parameters(), recipe.clip_norm)
         self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
-        after_step = getattr(self.student, "after_step", None)
-        if after_step is not None:
-            after_step(done + 1)
         return _joined(results)
 
 
@@ -176,4 +306,4 @@ def _joined(results: list[tuple[float, Step]]) -> Step:
     return Step(loss, logits, terms)
 
 
-__all__ = ["Job", "OnEpoch", "TrainingError", "fit"]
+__all__ = ["Engine", "Job", "OnEpoch", "Run", "TrainingError", "fit"]

@@ -2,14 +2,15 @@
 
 import hashlib
 import json
+import logging
 import multiprocessing
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.context import BaseContext
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,11 +23,12 @@ from flipguard._version import __version__
 from flipguard.checkpoints import load_checkpoint, load_weights, save_checkpoint
 from flipguard.data import Augmentation, DataSet
 from flipguard.methods import NoTreatment
-from flipguard.training.loop import TrainingError
-from flipguard.training.network import ModelSpec, Seeds, described, train_network
+from flipguard.training.loop import Engine, Run, TrainingError
+from flipguard.training.network import ModelSpec, Seeds, begin_network, described
 from flipguard.training.recipe import Recipe
 from flipguard.types import InputError, Method
 
+LOG = logging.getLogger("flipguard.training")
 MEMBER, STATE = "member.safetensors", "state.safetensors"
 
 
@@ -41,6 +43,7 @@ class _Work:
     augmentation: Augmentation | None
     device: str
     checkpoint_every: int
+    engine: Engine = "auto"
 
 
 def fit_members(
@@ -55,6 +58,7 @@ def fit_members(
     augmentation: Augmentation | None = None,
     device: str = "cpu",
     checkpoint_every: int = 200,
+    engine: Engine = "auto",
     on_member: Callable[[int, int], None] | None = None,
 ) -> list[nn.Module]:
     """One trained network per seed, in the order of the seeds, in evaluation mode on the CPU.
@@ -62,15 +66,15 @@ def fit_members(
     With a folder each member is kept in `folder/<key>/`, the key a hash of the data, the model, the recipe, the method
     and the seeds: a member that is there is not trained again, one that was cut off goes on where it was. On the CPU
     `processes` of them run at a time (by default as many as there are threads), each with one thread, so that the
-    weights do not depend on how many run; on another device they run one after another. `on_member` hears how many are
-    done, out of how many.
+    weights do not depend on how many run; on a GPU they take turns, each captured step on a stream of its own, as many
+    at a time as fit into memory. `on_member` hears how many are done, out of how many.
     """
     spread = [Seeds.of(seed) if isinstance(seed, int) else seed for seed in seeds]
     if not spread or len(set(spread)) != len(spread):
         raise InputError(f"each member of an ensemble needs a seed of its own, got {list(seeds)}.")
     if processes is not None and processes < 1:
         raise InputError(f"processes must be at least 1, got {processes}.")
-    work = _Work(model, data, recipe, method or NoTreatment(), augmentation, device, checkpoint_every)
+    work = _Work(model, data, recipe, method or NoTreatment(), augmentation, device, checkpoint_every, engine)
     kept = nullcontext(folder) if folder is not None else TemporaryDirectory(prefix="flipguard-")
     # The caller's own draws must not depend on how many members were trained here.
     with kept as place, torch.random.fork_rng(devices=[]):
@@ -80,7 +84,9 @@ def fit_members(
         todo = [(one, home) for one, home in zip(spread, homes, strict=True) if not (home / MEMBER).exists()]
         done = _Progress(len(spread) - len(todo), len(spread), on_member)
         together = min(processes or torch.get_num_threads(), len(todo)) if device == "cpu" else 1
-        if together > 1:
+        if device != "cpu":
+            _on_one_device(work, todo, done)
+        elif together > 1:
             _side_by_side(work, todo, together, done)
         else:
             for one, home in todo:
@@ -130,9 +136,9 @@ class _Progress:
             self.tell(self.done, self.total)
 
 
-def _train(work: _Work, seeds: Seeds, home: Path) -> None:
-    """One member, from its last saved state if there is one, to its file."""
-    network = train_network(
+def _begin(work: _Work, seeds: Seeds, home: Path) -> Run:
+    """One member, from its last saved state if there is one."""
+    return begin_network(
         work.model,
         work.data,
         work.method,
@@ -142,7 +148,19 @@ def _train(work: _Work, seeds: Seeds, home: Path) -> None:
         device=work.device,
         checkpoint=home / STATE,
         checkpoint_every=work.checkpoint_every,
+        engine=work.engine,
     )
+
+
+def _train(work: _Work, seeds: Seeds, home: Path) -> None:
+    """One member to its file."""
+    run = _begin(work, seeds, home)
+    for _ in run.updates():
+        pass
+    _keep(work, seeds, home, run.released())
+
+
+def _keep(work: _Work, seeds: Seeds, home: Path, network: nn.Module) -> None:
     versions = {"flipguard": __version__, "torch": torch.__version__}
     save_checkpoint(home / MEMBER, network.state_dict(), {**_facts(work, seeds), "versions": versions})
     (home / STATE).unlink(missing_ok=True)
@@ -180,6 +198,48 @@ def _leave_with_parent() -> None:
 def _train_shared(seeds: Seeds, home: Path) -> None:
     assert _shared is not None
     _train(_shared, seeds, home)
+
+
+def _on_one_device(work: _Work, todo: list[tuple[Seeds, Path]], done: _Progress) -> None:
+    """Waves of members that take turns on one device, as many at a time as its memory holds.
+
+    Each member's captured step runs on a stream of its own, so that what one leaves idle another uses. What does not
+    overlap (a step that cannot be captured) goes one after another: taking turns would only hold more memory.
+    """
+    work = replace(work, data=replace(work.data, train=work.data.train.to(work.device)))
+    waiting = list(todo)
+    while waiting:
+        wave: list[tuple[Seeds, Path, Run, Iterator[None]]] = []
+        need = 0
+        while waiting and (not wave or _has_room(work.device, need)):
+            seeds, home = waiting.pop(0)
+            before = _free(work.device)
+            run = _begin(work, seeds, home)
+            updates = run.updates()
+            next(updates, None)
+            wave.append((seeds, home, run, updates))
+            need = max(need, before - _free(work.device))
+            if run.captured is None:
+                break
+        LOG.info("%d members side by side", len(wave))
+        alive = [updates for *_, updates in wave]
+        while alive:
+            alive = [updates for updates in alive if next(updates, done) is not done]
+        for seeds, home, run, _ in wave:
+            _keep(work, seeds, home, run.released())
+            done.more()
+        wave.clear()
+        if work.device != "cpu":
+            torch.cuda.empty_cache()
+
+
+def _free(device: str) -> int:
+    return int(torch.cuda.mem_get_info(device)[0]) if torch.device(device).type == "cuda" else 0
+
+
+def _has_room(device: str, need: int) -> bool:
+    """Whether another member fits, with a third of its size to spare."""
+    return _free(device) > need + need // 3
 
 
 def _side_by_side(work: _Work, todo: list[tuple[Seeds, Path]], processes: int, done: _Progress) -> None:

@@ -11,12 +11,12 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from flipguard.data import Augmentation, Batches, DataSet
+from flipguard.data import Augmentation, Batches, DataSet, ResidentBatches
 from flipguard.ensembles import SingleStudent
 from flipguard.models import build_model
 from flipguard.predictions import Predictions
 from flipguard.training.distributed import place
-from flipguard.training.loop import Job, OnEpoch, fit
+from flipguard.training.loop import Engine, Job, OnEpoch, Run
 from flipguard.training.recipe import Recipe
 from flipguard.types import InputError, Method, Reference
 
@@ -98,13 +98,52 @@ def train_network(
     checkpoint: Path | None = None,
     checkpoint_every: int = 200,
     choose_epoch: Literal["last", "validation"] = "last",
+    engine: Engine = "auto",
     on_epoch: OnEpoch | None = None,
 ) -> nn.Module:
     """A trained network. The same arguments give the same bits on a CPU, also when killed and started again.
 
     `choose_epoch="validation"` releases the epoch with the lowest error on the data's validation part; the test part is
-    never looked at. Under a launcher each process trains on its share of every batch.
+    never looked at. On a GPU the step is captured where it can be (`engine`). Under a launcher each process trains on
+    its share of every batch.
     """
+    run = begin_network(
+        model,
+        data,
+        method,
+        recipe,
+        seeds=seeds,
+        references=references,
+        augmentation=augmentation,
+        device=device,
+        checkpoint=checkpoint,
+        checkpoint_every=checkpoint_every,
+        choose_epoch=choose_epoch,
+        engine=engine,
+        on_epoch=on_epoch,
+    )
+    for _ in run.updates():
+        pass
+    return run.released()
+
+
+def begin_network(
+    model: ModelSpec,
+    data: DataSet,
+    method: Method,
+    recipe: Recipe,
+    *,
+    seeds: Seeds,
+    references: Mapping[str, Reference] | None = None,
+    augmentation: Augmentation | None = None,
+    device: str = "cpu",
+    checkpoint: Path | None = None,
+    checkpoint_every: int = 200,
+    choose_epoch: Literal["last", "validation"] = "last",
+    engine: Engine = "auto",
+    on_epoch: OnEpoch | None = None,
+) -> Run:
+    """The run of `train_network` before its first step, for those who let several take turns."""
     rank, world = place()
     model = model.for_method(method)
     student = _student(model, len(data.classes), method, recipe, seeds)
@@ -130,9 +169,12 @@ def train_network(
             shard=(rank, world),
         )
 
-    run = None
+    def resident() -> ResidentBatches:
+        return ResidentBatches(batches(0, 0))
+
+    facts = None
     if checkpoint is not None:
-        run = described(model, data, method, recipe, seeds, augmentation, choose_epoch=choose_epoch)
+        facts = described(model, data, method, recipe, seeds, augmentation, choose_epoch=choose_epoch)
     job = Job(
         batches=batches,
         steps_per_epoch=batches(0, 0).steps,
@@ -140,10 +182,12 @@ def train_network(
         device=device,
         checkpoint=checkpoint,
         checkpoint_every=checkpoint_every,
-        facts=run,
+        facts=facts,
         validate=_validation_error(data, device) if choose_epoch == "validation" else None,
+        resident=resident if isinstance(on_device.x, torch.Tensor | dict) and world == 1 else None,
+        engine=engine,
     )
-    return fit(student, method, job, references, on_epoch=on_epoch)
+    return Run(student, method, job, references or {}, on_epoch)
 
 
 def _student(model: ModelSpec, classes: int, method: Method, recipe: Recipe, seeds: Seeds) -> nn.Module:

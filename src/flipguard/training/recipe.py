@@ -84,14 +84,24 @@ def rate(recipe: Recipe, step: int, steps: int) -> float:
     return 1.0 - done
 
 
-def build_optimiser(groups: list[dict[str, object]], recipe: Recipe) -> torch.optim.Optimizer:
-    """SGD with Nesterov momentum, or AdamW, over the student's parameter groups."""
+def build_optimiser(groups: list[dict[str, object]], recipe: Recipe, *, fused: bool = False) -> torch.optim.Optimizer:
+    """SGD with Nesterov momentum, or AdamW, over the student's parameter groups.
+
+    `fused` updates all parameters in a few kernels whose learning rate may be a tensor, as a captured step needs it.
+    """
     if recipe.optimiser == "adamw":
-        return torch.optim.AdamW(groups, lr=recipe.learning_rate, weight_decay=recipe.weight_decay)
+        return torch.optim.AdamW(
+            groups,
+            lr=recipe.learning_rate,
+            weight_decay=recipe.weight_decay,
+            fused=fused or None,
+            capturable=fused,
+        )
     return torch.optim.SGD(
         groups,
         lr=recipe.learning_rate,
         momentum=recipe.momentum,
         nesterov=recipe.nesterov and recipe.momentum > 0,
         weight_decay=recipe.weight_decay,
+        fused=fused or None,
     )

@@ -50,7 +50,15 @@ class TrainingState:
             self._accumulate(f"term.{name}", term.double() * len(y))
 
     def _accumulate(self, name: str, value: Tensor) -> None:
-        self._sums[name] = self._sums[name] + value if name in self._sums else value
+        # In place: a captured step adds to the same memory at every replay.
+        if name not in self._sums:
+            self._sums[name] = torch.zeros_like(value)
+        self._sums[name].add_(value)
+
+    def moving(self) -> list[Tensor]:
+        """Every tensor that a step changes: weights, statistics, the optimiser's, the sums."""
+        optimiser = [v for values in self._optimiser.state.values() for v in values.values() if isinstance(v, Tensor)]
+        return [*self._student.state_dict().values(), *optimiser, *self._sums.values()]
 
     def _totals(self) -> dict[str, Tensor]:
         # In one order in every process: a loaded file's is not the order in which they were first added.
@@ -61,10 +69,16 @@ class TrainingState:
         totals = self._totals()
         rows = float(totals["rows"])
         terms = {name: float(total) / rows for name, total in nested(totals, "term.").items()}
-        wrong, rate = float(totals["wrong"]) / rows, self._optimiser.param_groups[0]["lr"]
+        wrong, rate = float(totals["wrong"]) / rows, float(self._optimiser.param_groups[0]["lr"])
         record = Epoch(epoch, epochs, terms, wrong, rate, self.seconds, validation_error)
-        self._sums, self.seconds = {}, 0.0
+        self.forget()
         return record
+
+    def forget(self) -> None:
+        """The epoch's sums start anew."""
+        for total in self._sums.values():
+            total.zero_()
+        self.seconds = 0.0
 
     def keep_best(self, network: nn.Module, error: float) -> None:
         """Keep a copy of the released weights when no earlier epoch was as good."""

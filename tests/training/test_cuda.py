@@ -1,0 +1,145 @@
+"""Captured steps on a GPU against the plain loop."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from flipguard.data import Augmentation, DataSet, Split
+from flipguard.ensembles import NetworkReference, QuickReference
+from flipguard.methods import NoTreatment, build_method
+from flipguard.training import ModelSpec, Recipe, Seeds, TrainingError, fit_members, train_network
+from flipguard.training.network import begin_network
+from flipguard.types import Batch, Normalisation
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+
+C, N, STEPS = 7, 5 * 64 + 3, 5
+MODEL = ModelSpec("resnet20")
+RECIPE = Recipe(epochs=1, batch_size=64, learning_rate=0.05, precision="bf16", channels_last=True, clip_norm=5.0)
+
+
+def images(rows: int = N) -> DataSet:
+    generator = np.random.default_rng(0)
+    x = torch.from_numpy(generator.integers(0, 256, (rows, 3, 32, 32), dtype=np.uint8))
+    split = Split(x, torch.from_numpy(generator.integers(0, C, rows)), np.arange(rows))
+    normalisation = Normalisation((0.5,) * 3, (0.25,) * 3)
+    return DataSet("random", split, split, tuple("abcdefg"), "image", normalisation=normalisation)
+
+
+def trained(engine: Any, method: Any = None, recipe: Recipe = RECIPE, references: Any = None, seed: int = 1) -> Any:
+    run = begin_network(
+        MODEL,
+        images(),
+        method or NoTreatment(),
+        recipe,
+        seeds=Seeds.of(seed),
+        references=references,
+        augmentation=Augmentation(),
+        device="cuda",
+        engine=engine,
+    )
+    captured = [run.captured is not None for _ in run.updates()]
+    return run.released().state_dict(), all(captured)
+
+
+def distance(one: Any, other: Any) -> float:
+    """The largest relative distance of two networks' weights, layer by layer."""
+    return max(
+        float((a - b).norm() / b.norm().clamp(min=1e-3))
+        for a, b in ((one[name].double(), other[name].double()) for name in one)
+    )
+
+
+@pytest.mark.parametrize("optimiser", ["sgd", "adamw"])
+def test_five_captured_steps_are_the_plain_loops(optimiser: Any) -> None:
+    recipe = replace(RECIPE, optimiser=optimiser, learning_rate=0.05 if optimiser == "sgd" else 0.001)
+    plain, was_captured = trained("plain", recipe=recipe)
+    assert not was_captured
+    again, _ = trained("plain", recipe=recipe)
+    captured, was_captured = trained("captured", recipe=recipe)
+    assert was_captured
+    start = MODEL.build(C, 1).cuda().state_dict()
+    moved = distance(plain, start)
+    assert distance(captured, plain) < max(0.05 * moved, 3 * distance(again, plain))
+
+
+def test_float32_is_closer_still() -> None:
+    recipe = replace(RECIPE, precision="float32", channels_last=False, clip_norm=None)
+    assert distance(trained("captured", recipe=recipe)[0], trained("plain", recipe=recipe)[0]) < 1e-3
+
+
+@pytest.mark.parametrize("name", ["elodi", "ensemble_kd", "ensemble_fd"])
+def test_methods_with_an_ensemble_are_captured(name: str) -> None:
+    networks = [MODEL.build(C, 10 + j).cuda().eval() for j in range(3)]
+    references = {"ensemble": NetworkReference("ensemble", networks)}
+    plain, _ = trained("plain", build_method(name), references=references)
+    captured, was_captured = trained("captured", build_method(name), references=references)
+    assert was_captured
+    assert distance(captured, plain) < 0.05
+
+
+def test_members_are_those_trained_alone() -> None:
+    alone = trained("captured", seed=2)[0]
+    together = fit_members(MODEL, images(), RECIPE, [1, 2, 3], augmentation=Augmentation(), device="cuda")
+    found = {name: value.cuda() for name, value in together[1].state_dict().items()}
+    assert distance(found, alone) < 0.02
+
+
+def test_a_captured_run_goes_on_after_a_stop(tmp_path: Path) -> None:
+    recipe = replace(RECIPE, epochs=2)
+
+    def begin(checkpoint: Path) -> Any:
+        return begin_network(
+            MODEL,
+            images(),
+            NoTreatment(),
+            recipe,
+            seeds=Seeds.of(3),
+            augmentation=Augmentation(),
+            device="cuda",
+            checkpoint=checkpoint,
+            engine="captured",
+        )
+
+    whole = begin(tmp_path / "whole.safetensors")
+    for _ in whole.updates():
+        pass
+    cut = begin(tmp_path / "cut.safetensors")
+    updates = cut.updates()
+    for _ in range(7):
+        next(updates)
+    torch.cuda.synchronize()
+    cut.state.save(tmp_path / "cut.safetensors", 1, 2, cut.job.facts)
+    rest = begin(tmp_path / "cut.safetensors")
+    assert sum(1 for _ in rest.updates()) == 3
+    assert distance(rest.released().state_dict(), whole.released().state_dict()) < 0.02
+
+
+def test_a_loss_that_is_not_finite_stops_a_captured_run() -> None:
+    with pytest.raises(TrainingError, match=r"not finite at epoch 0, step \d \(training rows \d"):
+        trained("captured", recipe=replace(RECIPE, learning_rate=1e30, warmup=0.0, clip_norm=None))
+
+
+def test_quick_copies_say_what_the_networks_say() -> None:
+    for name in ("resnet20", "densenet40", "vgg11", "wrn28_1"):
+        network = train_network(
+            ModelSpec(name),
+            images(),
+            NoTreatment(),
+            replace(RECIPE, precision="float32"),
+            seeds=Seeds.of(0),
+            device="cuda",
+        ).eval()
+        reference = NetworkReference("ensemble", [network, network])
+        x = torch.randn(64, 3, 32, 32, device="cuda").contiguous(memory_format=torch.channels_last)
+        zero = torch.zeros((), device="cuda")
+        batch = Batch(x, zero, zero, zero, zero)
+        exact = reference(batch).logits
+        wide = QuickReference(reference, torch.float32, torch.device("cuda"))(batch).logits
+        assert float((wide - exact).norm() / exact.norm()) < 5e-3
+        half = QuickReference(reference, torch.bfloat16, torch.device("cuda"))(batch).logits
+        assert float((half - exact).norm() / exact.norm()) < 5e-2
