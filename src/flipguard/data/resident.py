@@ -5,14 +5,19 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from flipguard.data.augment import normalise
 from flipguard.data.batches import Batches
 from flipguard.types import Batch, InputError
+
+PREPARED_BYTES = 2**30
+"""Up to this size the images of an epoch are cropped and flipped all at once, before it begins."""
 
 
 class ResidentBatches:
     """The batches of `Batches`, bit for bit, without the host: `current()` reads the counters, `advance()` moves them.
 
-    `seek` is the host's part, once per epoch: it draws the epoch's order and sets the counters. Between two seeks
+    `seek` is the host's part, once per epoch: it draws the epoch's order, crops and flips its images in that order
+    (unless they are too many to keep twice), and sets the counters. Between two seeks
     nothing is allocated and nothing is read back, so `current` and `advance` can be captured in a CUDA graph and
     replayed. An epoch's last, smaller batch cannot: its shape differs.
 
@@ -37,10 +42,24 @@ class ResidentBatches:
         self._within = torch.arange(like.batch_size, device=like.device)
         self._epoch = torch.zeros((), dtype=torch.int64, device=like.device)
         self._step = torch.zeros((), dtype=torch.int64, device=like.device)
+        self._shown = self._room_to_prepare()
+
+    def _room_to_prepare(self) -> Tensor | None:
+        """(N, H, W, C): with channels last, a batch of its rows needs no copy to become the network's input."""
+        x = self._like.split.x
+        if self._like.augmentation is None or not isinstance(x, Tensor) or x.nbytes > PREPARED_BYTES:
+            return None
+        n, c, h, w = x.shape
+        return torch.empty(n, h, w, c, dtype=x.dtype, device=x.device)
 
     def seek(self, epoch: int, step: int) -> None:
         """The next batch is this one."""
         self._order.copy_(replace(self._like, epoch=epoch).order())
+        x, augmentation = self._like.split.x, self._like.augmentation
+        if self._shown is not None and augmentation is not None and isinstance(x, Tensor):
+            for rows, part in zip(self._order.split(8192), self._shown.split(8192), strict=True):
+                shown = augmentation(x[rows], seed=self._like.augment_seed, epoch=epoch, index=rows)
+                part.copy_(shown.permute(0, 2, 3, 1))
         self._epoch.fill_(epoch)
         self._step.fill_(epoch * self.steps + step)
 
@@ -48,12 +67,11 @@ class ResidentBatches:
         """The batch at the counters, or one that comes so many steps later; past the epoch's end its rows repeat."""
         like, split = self._like, self._like.split
         place = (self._step - self._epoch * self.steps + ahead) * like.batch_size + self._within
-        index = self._order[place if ahead == 0 else place % len(self._order)]
-        x = split.x
-        stored = {name: value[index] for name, value in x.items()} if isinstance(x, dict) else x[index]  # type: ignore[index]
+        place = place if ahead == 0 else place % len(self._order)
+        index = self._order[place]
         step = self._step + ahead
         return Batch(
-            x=like.prepare(stored, index, epoch=self._epoch),
+            x=self._inputs(index, place),
             y=split.y[index],
             index=index,
             progress=(step.double() / (like.epochs * self.steps)).float(),
@@ -61,6 +79,15 @@ class ResidentBatches:
             seed=like.augment_seed,
             normalisation=like.normalisation,
         )
+
+    def _inputs(self, index: Tensor, place: Tensor) -> "Tensor | dict[str, Tensor]":
+        like, x = self._like, self._like.split.x
+        if self._shown is not None:
+            shown = self._shown[place].permute(0, 3, 1, 2)
+            x = normalise(shown, like.normalisation, dtype=like.dtype, channels_last=like.channels_last)
+            return x if like.channels_last else x.contiguous()
+        stored = {name: value[index] for name, value in x.items()} if isinstance(x, dict) else x[index]  # type: ignore[index]
+        return like.prepare(stored, index, epoch=self._epoch)
 
     def advance(self) -> None:
         """One batch on, within the epoch."""

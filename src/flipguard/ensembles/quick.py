@@ -5,9 +5,8 @@ convolution (a shift, a sum with the shortcut, ReLU) is memory traffic, which cu
 """
 
 import copy
-import operator
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
@@ -18,7 +17,11 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from flipguard.ensembles.combine import stacked
 from flipguard.ensembles.references import NetworkReference
+from flipguard.models.fusion import UNTRACEABLE, fuse_layers, is_sum
 from flipguard.types import Batch, Output
+
+CHANNELS = 8
+"""Tensor cores read channels in groups of eight: an image's three are padded with zeros."""
 
 
 class _Fused(nn.Module):
@@ -35,21 +38,34 @@ class _Fused(nn.Module):
         return torch.cudnn_convolution_add_relu(x, self.conv.weight, z, 1.0, self.conv.bias, *self._places)
 
 
+def _fusable(layer: nn.Module) -> bool:
+    return isinstance(layer, nn.Conv2d) and layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
+
+
 def folded(network: nn.Module) -> fx.GraphModule:
-    """The network in evaluation mode with each BatchNorm that follows a convolution folded into it."""
+    """A copy in evaluation mode with each BatchNorm that follows a convolution folded into it.
+
+    Where two convolutions are added, the first takes over the second's bias.
+    """
     traced = fx.symbolic_trace(copy.deepcopy(network).eval())
     modules = dict(traced.named_modules())
+
+    def convolution(node: Any) -> bool:
+        return isinstance(node, fx.Node) and node.op == "call_module" and isinstance(modules[node.target], _ConvNd)
+
     for node in list(traced.graph.nodes):
-        if node.op != "call_module" or not isinstance(modules[node.target], _BatchNorm):
-            continue
-        before = node.args[0]
-        if before.op != "call_module" or not isinstance(modules[before.target], _ConvNd) or len(before.users) > 1:
-            continue
-        together = fuse_conv_bn_eval(modules[before.target], modules[node.target])
-        traced.set_submodule(before.target, together)
-        modules[before.target] = together
-        node.replace_all_uses_with(before)
-        traced.graph.erase_node(node)
+        if node.op == "call_module" and isinstance(modules[node.target], _BatchNorm):
+            before = node.args[0]
+            if convolution(before) and len(before.users) == 1:
+                modules[before.target] = fuse_conv_bn_eval(modules[before.target], modules[node.target])
+                traced.set_submodule(before.target, modules[before.target])
+                node.replace_all_uses_with(before)
+                traced.graph.erase_node(node)
+        elif is_sum(node) and all(convolution(part) and len(part.users) == 1 for part in node.args):
+            first, second = (modules[part.target] for part in node.args)
+            if first.bias is not None and second.bias is not None:
+                first.bias.data.add_(second.bias.data)
+                second.bias = None
     traced.delete_all_unused_submodules()
     traced.recompile()
     return traced
@@ -61,58 +77,31 @@ def quickened(network: nn.Module, dtype: torch.dtype) -> nn.Module:
     A network with branches that depend on data cannot be traced; its copy is only cast.
     """
     try:
-        quick: nn.Module = _fuse_after_convolutions(folded(network))
-    except (fx.proxy.TraceError, TypeError, ValueError, RuntimeError, AttributeError):
+        plain = folded(network)
+        _pad_inputs(plain)
+        quick: nn.Module = fuse_layers(plain, _fusable, lambda conv, _: _Fused(conv))
+        quick.delete_all_unused_submodules()
+    except UNTRACEABLE:
         quick = copy.deepcopy(network).eval()
-    quick = quick.to(dtype=dtype, memory_format=torch.channels_last)
-    return quick.requires_grad_(False)
+    return quick.to(dtype=dtype, memory_format=torch.channels_last).requires_grad_(False)
 
 
-def _fuse_after_convolutions(traced: fx.GraphModule) -> fx.GraphModule:
+def _pad_inputs(traced: fx.GraphModule) -> None:
+    """A convolution on the images themselves reads zeros as further channels, up to a multiple of eight."""
     modules = dict(traced.named_modules())
-    for node in list(traced.graph.nodes):
-        if not _is_relu(node, modules):
+    for node in traced.graph.nodes:
+        if node.op != "placeholder" or len(node.users) != 1:
             continue
-        before = node.args[0]
-        conv, rest = _convolution_before(before, modules)
-        if conv is None:
-            continue
-        name = f"fused_{node.name}"
-        traced.add_submodule(name, _Fused(cast(nn.Conv2d, modules[conv.target])))
-        with traced.graph.inserting_before(node):
-            together = traced.graph.call_module(name, (conv.args[0], *rest))
-        node.replace_all_uses_with(together)
-    traced.graph.eliminate_dead_code()
-    traced.delete_all_unused_submodules()
+        user = next(iter(node.users))
+        conv = modules.get(str(user.target))
+        missing = -conv.in_channels % CHANNELS if isinstance(conv, nn.Conv2d) and conv.groups == 1 else 0
+        if isinstance(conv, nn.Conv2d) and missing:
+            conv.weight = nn.Parameter(F.pad(conv.weight.data, (0, 0, 0, 0, 0, missing)), requires_grad=False)
+            conv.in_channels += missing
+            with traced.graph.inserting_after(node):
+                padded = traced.graph.call_function(F.pad, (node, (0, 0, 0, 0, 0, missing)))
+            user.replace_input_with(node, padded)
     traced.recompile()
-    return traced
-
-
-def _convolution_before(node: Any, modules: dict[str, nn.Module]) -> tuple[Any, tuple[Any, ...]]:
-    """The convolution that alone feeds a ReLU, and what is added to it in between, if anything."""
-    if not isinstance(node, fx.Node) or len(node.users) != 1:
-        return None, ()
-    if _is_convolution(node, modules):
-        return node, ()
-    if node.target in (operator.add, torch.add) and len(node.args) == 2 and not node.kwargs:
-        first, second = node.args
-        for conv, other in ((first, second), (second, first)):
-            if isinstance(other, fx.Node) and _is_convolution(conv, modules) and len(cast(Any, conv).users) == 1:
-                return conv, (other,)
-    return None, ()
-
-
-def _is_relu(node: fx.Node, modules: dict[str, nn.Module]) -> bool:
-    if node.op == "call_module":
-        return isinstance(modules[str(node.target)], nn.ReLU)
-    return node.op == "call_function" and node.target in (F.relu, torch.relu)
-
-
-def _is_convolution(node: Any, modules: dict[str, nn.Module]) -> bool:
-    if not isinstance(node, fx.Node) or node.op != "call_module":
-        return False
-    module = modules[str(node.target)]
-    return isinstance(module, nn.Conv2d) and module.padding_mode == "zeros" and not isinstance(module.padding, str)
 
 
 class QuickReference:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from flipguard.data import ResidentBatches
 from flipguard.ensembles import Prefetched, prefetchable
+from flipguard.models.fusion import UNTRACEABLE, fuse_layers
 from flipguard.types import Batch, Reference, Step
 
 WARM_UP = 3
@@ -166,7 +167,28 @@ def compiled(network: nn.Module) -> Iterator[None]:
     kind = type(network)
     if kind not in _compiled:
         _compiled[kind] = torch.compile(kind.forward, dynamic=False)
-    network.forward = MethodType(cast(Any, _compiled[kind]), network)
+    with _instead(network, MethodType(cast(Any, _compiled[kind]), network)):
+        yield
+
+
+@contextmanager
+def fused(network: nn.Module) -> Iterator[None]:
+    """Within, BatchNorm, sums and ReLU are single kernels, where Triton is there and the network can be traced."""
+    try:
+        from flipguard.training.normalisation import FusedNorm, fusable
+
+        traced = fuse_layers(network, fusable, FusedNorm, alone=True)
+    except (ImportError, *UNTRACEABLE):
+        yield
+        return
+    with _instead(network, traced.forward):
+        yield
+
+
+@contextmanager
+def _instead(network: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
+    """The network's `forward` as an attribute of this one object; no name in its state changes."""
+    network.forward = forward
     try:
         yield
     finally:

@@ -13,7 +13,7 @@ from torch import nn
 
 from flipguard.data import ResidentBatches
 from flipguard.ensembles import NetworkReference, QuickReference, SingleStudent
-from flipguard.training.capture import CannotCapture, CapturedStep, compiled
+from flipguard.training.capture import CannotCapture, CapturedStep, compiled, fused
 from flipguard.training.distributed import Team
 from flipguard.training.errors import TrainingError, Watch, memory_explained
 from flipguard.training.memory import recomputed
@@ -228,8 +228,8 @@ class Run:
                 raise CannotCapture("activations are computed again in the backward pass")
             if reason := getattr(self.method, "not_captured", None):
                 raise CannotCapture(str(reason))
-            if job.engine == "compiled" and isinstance(self.student, SingleStudent):
-                contexts.enter_context(compiled(self.student.network))
+            for network in self._networks():
+                contexts.enter_context(compiled(network) if job.engine == "compiled" else fused(network))
             steps = job.recipe.epochs * job.steps_per_epoch
             shares = [rate(job.recipe, step, steps) for step in range(steps)]
             rates = []
@@ -250,6 +250,12 @@ class Run:
         except CannotCapture as reason:
             LOG.warning("plain loop: %s.", reason)
             return None
+
+    def _networks(self) -> list[nn.Module]:
+        """The plain networks inside the student whose whole forward pass is called."""
+        if isinstance(self.student, SingleStudent):
+            return [self.student.network]
+        return list(getattr(self.student, "networks", ()))
 
     def _quick(self, reference: Reference) -> Any:
         if isinstance(reference, NetworkReference) and self.job.recipe.precision == "bf16":

@@ -132,9 +132,13 @@ class TrainingState:
         _check_same_run(path, facts.get("run", {}), run or {})
         load_weights(self._student, nested(tensors, "student."), path)
         state: dict[int, dict[str, Any]] = {}
+        parameters = [p for group in self._optimiser.param_groups for p in group["params"]]
         for name, value in nested(tensors, "optimiser.").items():
             number, field = name.split(".", 1)
-            state.setdefault(int(number), {})[field] = value
+            like = parameters[int(number)]
+            # In the parameter's own memory format, which fused updates insist on.
+            laid_out = torch.empty_like(like).copy_(value) if value.shape == like.shape else value
+            state.setdefault(int(number), {})[field] = laid_out
         for number, values in facts.get("optimiser", {}).items():
             state.setdefault(int(number), {}).update(values)
         whole = self._optimiser.state_dict()
