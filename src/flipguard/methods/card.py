@@ -16,6 +16,8 @@ class Card:
     `training_cost` is in single-model trainings, a forward pass counted as a third of a step; m is the ensemble's size.
     `references` are the names of those it needs with its defaults: `old`, `ensemble`. `fixed` are the options that make
     this method out of its factory, and cannot be given; `defaults` those in which it only starts from other values.
+    `departures` are what all objectives have in common (the tests' list of invariances) and this one has not, each with
+    its reason.
     """
 
     name: str
@@ -28,6 +30,7 @@ class Card:
     inference_cost: str = "1"
     fixed: Mapping[str, Any] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    departures: Mapping[str, str] = field(default_factory=dict)
 
     def parameters(self) -> dict[str, Any]:
         """What the method can be given, with the defaults; a group of parameters is a dict of its own."""
@@ -54,7 +57,7 @@ class Card:
         return type(default)(**{**known, **value})
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything but the factory, ready for JSON."""
+        """What a user chooses by, ready for JSON."""
         return {
             "name": self.name,
             "kind": self.kind,

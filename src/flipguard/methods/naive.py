@@ -43,5 +43,6 @@ CARDS = (
         training_cost="1 + 1/3",
         references=("old",),
         factory=Naive,
+        departures={"agreement": "the old model chooses samples to weigh, nothing is matched to it"},
     ),
 )
