@@ -9,10 +9,14 @@ from torch import Tensor
 
 from flipguard.losses import (
     cross_entropy,
+    divergence_from_uniform,
     kl_divergence,
     logit_difference_inhibition,
     logit_matching,
+    prediction_entropy,
+    probability_distance,
     reverse_kl_divergence,
+    symmetric_kl_divergence,
 )
 from flipguard.types import InputError
 
@@ -29,6 +33,8 @@ MATCHING: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "ldi_top": partial(logit_difference_inhibition, k=3, ranked_by="either", reduction="sum"),
     "ldi_margin": partial(logit_difference_inhibition, p=1.5, margin=0.05),
     "ldi_absolute": partial(logit_difference_inhibition, p=1.0, k=1, ranked_by="student"),
+    "symmetric_kl": symmetric_kl_divergence,
+    "probability_distance": probability_distance,
 }
 """Losses towards a reference: zero where student and reference agree."""
 
@@ -36,6 +42,10 @@ LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     **MATCHING,
     "cross_entropy": lambda student, reference: cross_entropy(student, reference.argmax(-1)),
     "smoothed": lambda student, reference: cross_entropy(student, reference.argmax(-1), label_smoothing=0.1),
+    "entropy": lambda student, reference: prediction_entropy(student),
+    "entropy_top": lambda student, reference: prediction_entropy(student, k=3),
+    "from_uniform": lambda student, reference: divergence_from_uniform(student),
+    "from_uniform_top": lambda student, reference: divergence_from_uniform(student, k=3),
 }
 
 every_loss = pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)

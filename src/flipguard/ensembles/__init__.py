@@ -2,6 +2,7 @@
 
 from flipguard.ensembles.combine import Combination, combined
 from flipguard.ensembles.deep import DeepEnsemble
+from flipguard.ensembles.joint import JointStudent, StaleStudent
 from flipguard.ensembles.prefetched import Prefetched, prefetchable
 from flipguard.ensembles.quick import QuickReference, quickened
 from flipguard.ensembles.references import CachedReference, NetworkReference, extract_logits
@@ -11,10 +12,12 @@ __all__ = [
     "CachedReference",
     "Combination",
     "DeepEnsemble",
+    "JointStudent",
     "NetworkReference",
     "Prefetched",
     "QuickReference",
     "SingleStudent",
+    "StaleStudent",
     "combined",
     "decay_groups",
     "extract_logits",

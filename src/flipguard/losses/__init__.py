@@ -12,17 +12,23 @@ from flipguard.losses.distillation import (
     old_is_right,
     reverse_kl_divergence,
 )
+from flipguard.losses.entropy import divergence_from_uniform, prediction_entropy
 from flipguard.losses.inhibition import Ranking, Reduction, kept_classes, logit_difference_inhibition
+from flipguard.losses.symmetric import probability_distance, symmetric_kl_divergence
 
 __all__ = [
     "Ranking",
     "Reduction",
     "cross_entropy",
+    "divergence_from_uniform",
     "focal_weight",
     "kept_classes",
     "kl_divergence",
     "logit_difference_inhibition",
     "logit_matching",
     "old_is_right",
+    "prediction_entropy",
+    "probability_distance",
     "reverse_kl_divergence",
+    "symmetric_kl_divergence",
 ]

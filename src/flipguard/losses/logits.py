@@ -26,3 +26,9 @@ def check_labels(logits: Tensor, y: Tensor) -> None:
     """logits (B, C) and class codes y (B,) must have one B: a y of (B, 1) would broadcast to (B, B)."""
     if logits.ndim != 2 or y.shape != logits.shape[:1]:
         raise InputError(f"expected logits (B, C) and labels (B,), got {tuple(logits.shape)} and {tuple(y.shape)}.")
+
+
+def check_logits(logits: Tensor) -> None:
+    """Logits are (B, C): a (C,) would be taken for a batch of numbers."""
+    if logits.ndim != 2:
+        raise InputError(f"expected logits (B, C), got {tuple(logits.shape)}.")

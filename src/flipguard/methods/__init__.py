@@ -3,19 +3,24 @@
 from difflib import get_close_matches
 from typing import Any
 
-from flipguard.methods import distillation, dropout, elodi, focal, naive, none, paragon
+from flipguard.methods import codistillation, distillation, dropout, elodi, entropy, focal, naive, none, paragon, stale
 from flipguard.methods.card import Card
+from flipguard.methods.codistillation import CoDistillation
 from flipguard.methods.distillation import Distillation
 from flipguard.methods.dropout import Dropout
 from flipguard.methods.elodi import Elodi, Ldi, LogitDifference
+from flipguard.methods.entropy import MinimumEntropy
 from flipguard.methods.focal import FocalDistillation
 from flipguard.methods.naive import Naive
 from flipguard.methods.none import NoTreatment
 from flipguard.methods.paragon import Paragon
+from flipguard.methods.stale import StaleCoDistillation
 from flipguard.types import InputError
 
 METHODS: dict[str, Card] = {
-    card.name: card for room in (none, dropout, naive, distillation, focal, elodi, paragon) for card in room.CARDS
+    card.name: card
+    for room in (none, dropout, naive, entropy, distillation, focal, elodi, codistillation, stale, paragon)
+    for card in room.CARDS
 }
 """Every method by name; `.build(**options)` makes one."""
 
@@ -45,15 +50,18 @@ def build_method(name: str, **options: Any) -> Any:
 __all__ = [
     "METHODS",
     "Card",
+    "CoDistillation",
     "Distillation",
     "Dropout",
     "Elodi",
     "FocalDistillation",
     "Ldi",
     "LogitDifference",
+    "MinimumEntropy",
     "Naive",
     "NoTreatment",
     "Paragon",
+    "StaleCoDistillation",
     "build_method",
     "method_cards",
 ]

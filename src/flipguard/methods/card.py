@@ -16,8 +16,8 @@ class Card:
     `training_cost` is in single-model trainings, a forward pass counted as a third of a step; m is the ensemble's size.
     `references` are the names of those it needs with its defaults: `old`, `ensemble`. `fixed` are the options that make
     this method out of its factory, and cannot be given; `defaults` those in which it only starts from other values.
-    `departures` are what all objectives have in common (the tests' list of invariances) and this one has not, each with
-    its reason.
+    `settings` are the paper's options by data set, where it has several. `departures` are what all objectives have in
+    common (the tests' list of invariances) and this one has not, each with its reason.
     """
 
     name: str
@@ -30,6 +30,7 @@ class Card:
     inference_cost: str = "1"
     fixed: Mapping[str, Any] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     departures: Mapping[str, str] = field(default_factory=dict)
 
     def parameters(self) -> dict[str, Any]:
@@ -67,6 +68,7 @@ class Card:
             "inference_cost": self.inference_cost,
             "references": list(self.references),
             "parameters": self.parameters(),
+            "settings": {data: dict(options) for data, options in self.settings.items()},
         }
 
 
