@@ -61,12 +61,27 @@ def test_every_objective_takes_a_plain_network(data: DataSet, name: str) -> None
         method=name,
         old=Own(8),
         ensemble=[Own(8), Own(8)],
+        peers=[Own(8)],
         recipe=Recipe(epochs=4, learning_rate=0.02, clip_norm=1.0),
         on_epoch=lambda record, _: records.append(record),
     )
     assert returned is network
     assert not network.training
     assert records[-1].terms["cross_entropy"] < records[0].terms["cross_entropy"]
+
+
+def test_peers(data: DataSet) -> None:
+    """Both are trained, the first is returned, and too few or the same twice are refused."""
+    torch.manual_seed(0)
+    network, peer = Own(8), Own(8)
+    before = weights(network).clone(), weights(peer).clone()
+    assert flipguard.fit(network, loader(data), method="codistill_skl", peers=[peer], epochs=1) is network
+    assert not torch.equal(weights(network), before[0])
+    assert not torch.equal(weights(peer), before[1])
+    with pytest.raises(InputError, match=r"more networks than the 1 given: pass peers="):
+        flipguard.fit(network, loader(data), method="codistill_skl", epochs=1)
+    with pytest.raises(InputError, match="must be different networks"):
+        flipguard.fit(network, loader(data), method="codistill_skl", peers=[network], epochs=1)
 
 
 def weights(model: nn.Module) -> Tensor:

@@ -28,20 +28,25 @@ def fit(
     method: str | Method = "none",
     old: nn.Module | Reference | None = None,
     ensemble: Sequence[nn.Module] | Reference | None = None,
+    peers: Sequence[nn.Module] = (),
     epochs: int | None = None,
     recipe: Recipe | None = None,
     seed: int = 0,
     device: str | None = None,
     on_epoch: OnEpoch | None = None,
 ) -> nn.Module:
-    """Train a network in place by a method, held to the old model or to an ensemble; returns it in evaluation mode.
+    """Train a network in place by a method, held to the old model or to an ensemble; returns the one to deploy.
+
+    That is the given one, in evaluation mode, unless the method makes another of it.
 
     `loader` yields (x, y) or (x, y, id), as a DataLoader does. A method that works on logits takes any network whose
     `forward(x)` gives logits (B, C); one that works on features needs `features` and `head` too. A plain network as
     `old` has the same classes; for one that knows fewer, pass `NetworkReference("old", [network], classes=…)`. The
-    references are copied first, so `old=model` holds the model to what it is now. The seed decides dropout, and the
-    order of a DataLoader that shuffles without a generator of its own. Without a recipe gradients are clipped, so that
-    a strong pull towards a reference (focal distillation at the paper's weights) does not make training diverge.
+    references are copied first, so `old=model` holds the model to what it is now. Co-distillation trains `peers` beside
+    the model, in place too: networks that know the same classes and have start weights of their own. The seed decides
+    dropout, and the order of a DataLoader that shuffles without a generator of its own. Without a recipe gradients are
+    clipped, so that a strong pull towards a reference (focal distillation at the paper's weights) does not make
+    training diverge.
 
     >>> net = nn.Linear(2, 3)
     >>> rows = torch.utils.data.TensorDataset(torch.eye(2).repeat(3, 1), torch.tensor([0, 1, 0, 1, 0, 1]))
@@ -57,9 +62,10 @@ def fit(
     if not isinstance(loader, Sized):
         raise InputError("the loader has no length, which the learning rate's schedule needs: give it a __len__.")
     job = Job(_Epochs(loader, recipe.epochs, seed, where), len(loader), recipe, device=where)
+    student = _student(chosen, model, peers, decay_all=recipe.decay_all)
     with torch.random.fork_rng(devices=[where] if torch.device(where).type == "cuda" else []):
         torch.manual_seed(seed)
-        return run(SingleStudent(model, decay_all=recipe.decay_all), chosen, job, references, on_epoch=on_epoch)
+        return run(student, chosen, job, references, on_epoch=on_epoch)
 
 
 @torch.inference_mode()
@@ -110,6 +116,24 @@ def _objective(method: str | Method) -> Method:
     if getattr(built, "model_options", None):
         raise InputError(f"'{method}' changes the network itself: build yours with it, and use method='none'.")
     return built
+
+
+def _student(method: Method, model: nn.Module, peers: Sequence[nn.Module], *, decay_all: bool) -> nn.Module:
+    networks = [model, *peers]
+    if len({id(network) for network in networks}) < len(networks):
+        raise InputError("the model and its peers must be different networks, each with start weights of its own.")
+
+    def build(member: int) -> nn.Module:
+        if member >= len(networks):
+            raise InputError(
+                f"the method trains more networks than the {len(networks)} given: pass peers=[…], networks of the same "
+                "classes with start weights of their own."
+            )
+        return networks[member]
+
+    made = getattr(method, "student", None)
+    student: nn.Module = SingleStudent(model, decay_all=decay_all) if made is None else made(build, decay_all=decay_all)
+    return student
 
 
 def _references(
