@@ -169,12 +169,14 @@ def remedies(runs: int, coefficients: str, given: dict[str, dict[str, Any]], *, 
     for row, (method, options) in variants.items():
         chosen = tuple({**options, **given.get(row, {})}.items())
         for r in range(runs):
-            held_to = tuple(task.name for task in plain if task.run == r) if method == "ensemble_kd" else ()
-            found.append(Task(f"{row}{end}", r, method, chosen, decay=decay, member=2, held_to=held_to))
+            teachers = tuple(task.name for task in plain if task.run == r) if method == "ensemble_kd" else ()
+            # Started like no treatment, but for the distilled network: that would be one of its own teachers again.
+            member = len(teachers)
+            found.append(Task(f"{row}{end}", r, method, chosen, decay=decay, member=member, held_to=teachers))
     chosen = tuple({**variants["codistill_skl"][1], **given.get("codistill_skl", {})}.items())
     fixed = ("initialisation",)
     found += [
-        Task(f"codistill_skl, held: {fixed[0]}{end}", r, "codistill_skl", chosen, held=fixed, decay=decay, member=2)
+        Task(f"codistill_skl, held: {fixed[0]}{end}", r, "codistill_skl", chosen, held=fixed, decay=decay)
         for r in range(runs)
     ]
     return plain + found
