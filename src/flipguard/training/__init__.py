@@ -1,9 +1,9 @@
 """The loop, and what is trained in it."""
 
 from flipguard.training.errors import TrainingError
-from flipguard.training.loop import Job, fit
+from flipguard.training.loop import Job, Run, fit, take_turns
 from flipguard.training.members import fit_members
-from flipguard.training.network import ModelSpec, Seeds, as_predictions, predict_logits, train_network
+from flipguard.training.network import ModelSpec, Seeds, as_predictions, begin_network, predict_logits, train_network
 from flipguard.training.recipe import Recipe
 from flipguard.training.state import Epoch
 
@@ -12,11 +12,14 @@ __all__ = [
     "Job",
     "ModelSpec",
     "Recipe",
+    "Run",
     "Seeds",
     "TrainingError",
     "as_predictions",
+    "begin_network",
     "fit",
     "fit_members",
     "predict_logits",
+    "take_turns",
     "train_network",
 ]

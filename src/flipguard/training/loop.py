@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -71,6 +71,17 @@ def fit(
     for _ in run.updates():
         pass
     return run.released()
+
+
+def take_turns(runs: Sequence["Run"]) -> None:
+    """Several runs on one device to their end, an update of each in turn.
+
+    Captured updates are only enqueued, each run's on a stream of its own: what one leaves idle another uses.
+    """
+    ended = object()
+    alive = [run.updates() for run in runs]
+    while alive:
+        alive = [updates for updates in alive if next(updates, ended) is not ended]
 
 
 class Run:
@@ -312,4 +323,4 @@ def _joined(results: list[tuple[float, Step]]) -> Step:
     return Step(loss, logits, terms)
 
 
-__all__ = ["Engine", "Job", "OnEpoch", "Run", "TrainingError", "fit"]
+__all__ = ["Engine", "Job", "OnEpoch", "Run", "TrainingError", "fit", "take_turns"]
