@@ -44,6 +44,33 @@ def test_networks_of_different_kinds() -> None:
     assert answer.features is None
 
 
+@pytest.mark.parametrize("kind", ["alike", "of different widths", "of one shape but other settings"])
+def test_one_member_drawn_by_a_tensor(kind: str) -> None:
+    """Where members differ by weights alone, in one pass; where they do not, still the right one's logits."""
+    options = {
+        "alike": [{}, {}, {}],
+        "of different widths": [{"width": 4}, {"width": 8}, {"width": 4}],
+        "of one shape but other settings": [{}, {}, {}],
+    }[kind]
+    networks = [build_model("cnn", classes=C, **each) for each in options]
+    if kind == "of one shape but other settings":
+        networks[1].body[6].kernel_size = 4  # type: ignore[index]
+    passes = []
+    for network in networks:
+        network.train()(torch.randn(7, 1, 8, 8) * 2)
+        network.register_forward_hook(lambda module, inputs, output: passes.append(module))
+    reference = NetworkReference("ensemble", networks)
+    batch = a_batch(torch.randn(B, 1, 8, 8))
+    for member in range(M):
+        passes.clear()
+        with torch.no_grad():
+            drawn = reference.chosen(batch, torch.tensor([member]))
+        assert len(passes) == (1 if kind == "alike" else M)
+        with torch.no_grad():
+            assert torch.allclose(drawn, networks[member](batch.x), atol=1e-6)
+    assert not torch.allclose(networks[0](batch.x), networks[1](batch.x), atol=1e-3)
+
+
 def test_features_and_logits_belong_together() -> None:
     networks = [build_model("mlp", classes=C, input_size=D, hidden=(13,)) for _ in range(M)]
     x = torch.randn(B, D)

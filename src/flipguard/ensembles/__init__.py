@@ -1,26 +1,36 @@
 """Students, the references that they are held to, and the ensemble that answers as one network."""
 
+from flipguard.ensembles.batch import BatchEnsemble, batch_ensemble, check_folding, merge
+from flipguard.ensembles.batch_student import BatchStudent
 from flipguard.ensembles.combine import Combination, combined
 from flipguard.ensembles.deep import DeepEnsemble
 from flipguard.ensembles.joint import JointStudent, StaleStudent
+from flipguard.ensembles.perturbations import Perturbation, as_perturbation
 from flipguard.ensembles.prefetched import Prefetched, prefetchable
 from flipguard.ensembles.quick import QuickReference, quickened
 from flipguard.ensembles.references import CachedReference, NetworkReference, extract_logits
 from flipguard.ensembles.students import SingleStudent, decay_groups
 
 __all__ = [
+    "BatchEnsemble",
+    "BatchStudent",
     "CachedReference",
     "Combination",
     "DeepEnsemble",
     "JointStudent",
     "NetworkReference",
+    "Perturbation",
     "Prefetched",
     "QuickReference",
     "SingleStudent",
     "StaleStudent",
+    "as_perturbation",
+    "batch_ensemble",
+    "check_folding",
     "combined",
     "decay_groups",
     "extract_logits",
+    "merge",
     "prefetchable",
     "quickened",
 ]

@@ -19,6 +19,7 @@ class Prefetched:
         self._reference, self._logits = reference, logits
         self.name, self.members = reference.name, reference.members
         self.classes, self.differentiable = reference.classes, reference.differentiable
+        self.columns, self.chosen = getattr(reference, "columns", None), getattr(reference, "chosen", None)
         self.batch: Batch | None = None
 
     def __call__(self, batch: Batch, *, features: bool = False) -> Output:

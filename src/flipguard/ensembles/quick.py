@@ -113,6 +113,7 @@ class QuickReference:
     def __init__(self, reference: NetworkReference, dtype: torch.dtype, device: torch.device) -> None:
         self.name, self.members, self.classes = reference.name, reference.members, reference.classes
         self.differentiable = reference.differentiable
+        self.columns, self.chosen = reference.columns, reference.chosen
         self._reference, self._dtype = reference, dtype
         self._networks = [quickened(network, dtype).to(device) for network in reference.networks]
         self._streams: Sequence[torch.cuda.Stream] = [torch.cuda.Stream(device) for _ in self._networks[1:]]

@@ -1,10 +1,11 @@
 """The old model, a deep ensemble, or logits that were computed once: one interface, no gradients into any weight."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from flipguard.ensembles.combine import features_and_logits, stacked
 from flipguard.types import Batch, InputError, Output
@@ -21,9 +22,12 @@ class NetworkReference(nn.Module):
             raise InputError(f"the reference '{name}' has no members.")
         self.name, self.members, self.classes = name, len(networks), classes
         self.networks = nn.ModuleList(networks)
+        columns = None if classes is None else torch.tensor(classes)
+        self.register_buffer("columns", columns, persistent=False)
         for parameter in self.parameters():
             parameter.requires_grad_(False)
         self.eval()
+        self._alike = _are_alike(networks)
 
     def train(self, mode: bool = True) -> "NetworkReference":
         """Stays in evaluation mode: a reference's BatchNorm statistics and dropout must not move with the student's."""
@@ -37,6 +41,34 @@ class NetworkReference(nn.Module):
         together = torch.stack(found) if len({f.shape for f in found}) == 1 else None
         return Output(stacked(logits, self.name), together)
 
+    def chosen(self, batch: Batch, which: Tensor) -> Tensor:
+        """One member's logits (B, C'), by its index in a tensor (1,), so that a captured step can draw it.
+
+        Where the members differ by their weights alone, the drawn one's are put into the first network: one pass
+        instead of M.
+        """
+        if not self._alike:
+            return self(batch).logits.index_select(0, which)[0]
+        states = [{**dict(n.named_parameters()), **dict(n.named_buffers())} for n in self.networks]
+        drawn = {name: torch.stack([s[name] for s in states]).index_select(0, which)[0] for name in states[0]}
+        return functional_call(self.networks[0], drawn, (batch.x,))
+
+
+def _are_alike(networks: Sequence[nn.Module]) -> bool:
+    """Whether networks have the same modules with the same settings and shapes, and so differ by weights alone."""
+    return len({_structure(network) for network in networks}) == 1
+
+
+def _structure(network: nn.Module) -> tuple[tuple[str, str], ...]:
+    """Each module's name, class, attributes and shapes; attributes without a value to show are told by identity."""
+    internal, found = vars(nn.Module()), []
+    for name, module in network.named_modules():
+        own = [(key, value) for key, value in vars(module).items() if key not in internal]
+        tensors = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
+        shapes = [(key, tuple(value.shape), str(value.dtype)) for key, value in tensors]
+        found.append((name, f"{type(module)} {own} {shapes}"))
+    return tuple(found)
+
 
 @dataclass(frozen=True)
 class CachedReference:
@@ -49,6 +81,11 @@ class CachedReference:
     logits: Tensor
     classes: tuple[int, ...] | None = None
     differentiable: bool = False
+    columns: Tensor | None = field(init=False, repr=False, compare=False, default=None)
+
+    def __post_init__(self) -> None:
+        if self.classes is not None:
+            object.__setattr__(self, "columns", torch.tensor(self.classes, device=self.logits.device))
 
     @property
     def members(self) -> int:

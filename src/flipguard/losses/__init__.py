@@ -4,7 +4,9 @@ Half-precision logits are computed with in float32. References are not detached 
 the method's choice (co-distillation wants both).
 """
 
+from flipguard.losses.adaptive import adaptive_weights, distillation_gradients
 from flipguard.losses.classification import cross_entropy
+from flipguard.losses.dirichlet import proxy_concentration, proxy_dirichlet
 from flipguard.losses.distillation import (
     focal_weight,
     kl_divergence,
@@ -19,7 +21,9 @@ from flipguard.losses.symmetric import probability_distance, symmetric_kl_diverg
 __all__ = [
     "Ranking",
     "Reduction",
+    "adaptive_weights",
     "cross_entropy",
+    "distillation_gradients",
     "divergence_from_uniform",
     "focal_weight",
     "kept_classes",
@@ -29,6 +33,8 @@ __all__ = [
     "old_is_right",
     "prediction_entropy",
     "probability_distance",
+    "proxy_concentration",
+    "proxy_dirichlet",
     "reverse_kl_divergence",
     "symmetric_kl_divergence",
 ]

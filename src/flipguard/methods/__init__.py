@@ -3,7 +3,22 @@
 from difflib import get_close_matches
 from typing import Any
 
-from flipguard.methods import codistillation, distillation, dropout, elodi, entropy, focal, naive, none, paragon, stale
+from flipguard.methods import (
+    ae_kd,
+    codistillation,
+    distillation,
+    dropout,
+    elodi,
+    entropy,
+    focal,
+    latent_be,
+    naive,
+    none,
+    paragon,
+    proxy_end2,
+    stale,
+)
+from flipguard.methods.ae_kd import AdaptiveDistillation
 from flipguard.methods.card import Card
 from flipguard.methods.codistillation import CoDistillation
 from flipguard.methods.distillation import Distillation
@@ -11,15 +26,31 @@ from flipguard.methods.dropout import Dropout
 from flipguard.methods.elodi import Elodi, Ldi, LogitDifference
 from flipguard.methods.entropy import MinimumEntropy
 from flipguard.methods.focal import FocalDistillation
+from flipguard.methods.latent_be import BatchEnsembleDistillation, LatentBE
 from flipguard.methods.naive import Naive
 from flipguard.methods.none import NoTreatment
 from flipguard.methods.paragon import Paragon
+from flipguard.methods.proxy_end2 import ProxyDirichlet
 from flipguard.methods.stale import StaleCoDistillation
 from flipguard.types import InputError
 
 METHODS: dict[str, Card] = {
     card.name: card
-    for room in (none, dropout, naive, entropy, distillation, focal, elodi, codistillation, stale, paragon)
+    for room in (
+        none,
+        dropout,
+        naive,
+        entropy,
+        distillation,
+        focal,
+        elodi,
+        ae_kd,
+        proxy_end2,
+        latent_be,
+        codistillation,
+        stale,
+        paragon,
+    )
     for card in room.CARDS
 }
 """Every method by name; `.build(**options)` makes one."""
@@ -49,18 +80,22 @@ def build_method(name: str, **options: Any) -> Any:
 
 __all__ = [
     "METHODS",
+    "AdaptiveDistillation",
+    "BatchEnsembleDistillation",
     "Card",
     "CoDistillation",
     "Distillation",
     "Dropout",
     "Elodi",
     "FocalDistillation",
+    "LatentBE",
     "Ldi",
     "LogitDifference",
     "MinimumEntropy",
     "Naive",
     "NoTreatment",
     "Paragon",
+    "ProxyDirichlet",
     "StaleCoDistillation",
     "build_method",
     "method_cards",

@@ -73,5 +73,7 @@ class Card:
 
 
 def _defaults(method: Any) -> dict[str, Any]:
-    found = {entry.name: getattr(method, entry.name) for entry in fields(method)}
+    # What all methods share stands last.
+    entries = sorted(fields(method), key=lambda entry: bool(entry.kw_only))
+    found = {entry.name: getattr(method, entry.name) for entry in entries}
     return {name: _defaults(value) if is_dataclass(value) else value for name, value in found.items()}

@@ -1,17 +1,17 @@
 """ELODI: hold a single model to the logits of an ensemble of its own kind."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import get_args
 
 import torch
 from torch import Tensor
 
-from flipguard.losses import Ranking, Reduction, cross_entropy, logit_difference_inhibition
+from flipguard.losses import Ranking, Reduction, logit_difference_inhibition
 from flipguard.methods.card import Card
-from flipguard.methods.checks import check_choice, check_not_negative, check_shares, check_smoothing
-from flipguard.methods.terms import labels_of, only_member, reference_logits, step
-from flipguard.types import Batch, InputError, Reference, Step, Student
+from flipguard.methods.checks import check_choice, check_not_negative, check_shares
+from flipguard.methods.objective import Distilling, Seen
+from flipguard.methods.terms import Terms
+from flipguard.types import InputError
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class LogitDifference:
 
 
 @dataclass(frozen=True)
-class Elodi:
+class Elodi(Distilling):
     """L = (1 - α)·CE + α·[λ·LDI(ensemble) + (1 - λ)·LDI(old)], ELODI Eq. 8 and 9. λ is `mix`.
 
     λ = 1, the default, needs no old model at all: the ensemble has the student's own architecture. λ < 1 is for an old
@@ -68,56 +68,49 @@ class Elodi:
     alpha: float = 0.8
     mix: float = 1.0
     difference: LogitDifference = LogitDifference()
-    label_smoothing: float = 0.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_shares(alpha=self.alpha, mix=self.mix)
-        check_smoothing(self.label_smoothing)
 
     @property
     def needs(self) -> tuple[str, ...]:
         return ("ensemble",) if self.mix == 1 else ("ensemble", "old")
 
-    def __call__(self, student: Student, references: Mapping[str, Reference], batch: Batch) -> Step:
-        logits = student(batch.x).logits
-        mine = only_member(logits)
-        loss = cross_entropy(mine, batch.y, label_smoothing=self.label_smoothing)
-        terms = {"cross_entropy": (1 - self.alpha, loss)}
+    @property
+    def label_weight(self) -> float:
+        return 1 - self.alpha
+
+    def terms(self, seen: Seen) -> Terms:
         shares = {"ensemble": self.mix, "old": 1 - self.mix}
+        found: Terms = {}
         for name in self.needs:
-            held, shared = reference_logits(references, name, batch, mine)
-            y = labels_of(references, name, batch.y, mine.shape[-1])
-            terms[f"ldi_{name}"] = (self.alpha * shares[name], self.difference(shared, held, y))
-        return step(logits, terms)
+            loss = self.difference(*seen.held_to(name), seen.labels(name))
+            found[f"ldi_{name}"] = (self.alpha * shares[name], loss)
+        return found
 
 
 @dataclass(frozen=True)
-class Ldi:
+class Ldi(Distilling):
     """L = (1 - α)·CE + α·LDI(old): the loss of ELODI aimed at a single old model, a targeted baseline."""
 
     alpha: float = 0.5
     difference: LogitDifference = LogitDifference(margin=0.5)
-    label_smoothing: float = 0.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_shares(alpha=self.alpha)
-        check_smoothing(self.label_smoothing)
 
     @property
     def needs(self) -> tuple[str, ...]:
         return ("old",)
 
-    def __call__(self, student: Student, references: Mapping[str, Reference], batch: Batch) -> Step:
-        logits = student(batch.x).logits
-        mine = only_member(logits)
-        old, shared = reference_logits(references, "old", batch, mine)
-        y = labels_of(references, "old", batch.y, mine.shape[-1])
-        loss = cross_entropy(mine, batch.y, label_smoothing=self.label_smoothing)
-        terms = {
-            "cross_entropy": (1 - self.alpha, loss),
-            "ldi_old": (self.alpha, self.difference(shared, old, y)),
-        }
-        return step(logits, terms)
+    @property
+    def label_weight(self) -> float:
+        return 1 - self.alpha
+
+    def terms(self, seen: Seen) -> Terms:
+        return {"ldi_old": (self.alpha, self.difference(*seen.held_to("old"), seen.labels("old")))}
 
 
 CARDS = (

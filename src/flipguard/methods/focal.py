@@ -1,22 +1,21 @@
 """Focal distillation: distil from the old model, harder where it was right."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 from torch import Tensor
 
-from flipguard.losses import cross_entropy, focal_weight, kl_divergence, logit_matching, reverse_kl_divergence
+from flipguard.losses import focal_weight, kl_divergence, logit_matching, reverse_kl_divergence
 from flipguard.methods.card import Card
-from flipguard.methods.checks import check_above_zero, check_choice, check_not_negative, check_smoothing
-from flipguard.methods.terms import labels_of, only_member, reference_logits, step
-from flipguard.types import Batch, Reference, Step, Student
+from flipguard.methods.checks import check_above_zero, check_choice, check_not_negative
+from flipguard.methods.objective import Distilling, Seen
+from flipguard.methods.terms import Terms
 
 Distance = Literal["kl", "reverse_kl", "logits"]
 
 
 @dataclass(frozen=True)
-class FocalDistillation:
+class FocalDistillation(Distilling):
     """L = CE + λ·(α + β·1(old is right))·D(new, old), PCT Eq. 4 and 7. λ is `strength`.
 
     `distance="kl"` (FD-KL): τ²·KL(old ‖ new) at τ = 100, as the authors' released code has it. `"reverse_kl"` is Eq. 8
@@ -36,31 +35,22 @@ class FocalDistillation:
     beta: float = 5.0
     temperature: float = 100.0
     reference: Literal["old", "ensemble"] = "old"
-    label_smoothing: float = 0.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_choice("distance", self.distance, get_args(Distance))
         check_not_negative(strength=self.strength, alpha=self.alpha, beta=self.beta)
         check_above_zero(temperature=self.temperature)
         check_choice("reference", self.reference, ("old", "ensemble"))
-        check_smoothing(self.label_smoothing)
 
     @property
     def needs(self) -> tuple[str, ...]:
         return (self.reference,)
 
-    def __call__(self, student: Student, references: Mapping[str, Reference], batch: Batch) -> Step:
-        logits = student(batch.x).logits
-        mine = only_member(logits)
-        held, shared = reference_logits(references, self.reference, batch, mine)
-        y = labels_of(references, self.reference, batch.y, mine.shape[-1])
-        weight = focal_weight(held, y, alpha=self.alpha, beta=self.beta)
-        loss = cross_entropy(mine, batch.y, label_smoothing=self.label_smoothing)
-        terms = {
-            "cross_entropy": (1.0, loss),
-            "focal_distillation": (self.strength, weight * self._distance(shared, held)),
-        }
-        return step(logits, terms)
+    def terms(self, seen: Seen) -> Terms:
+        mine, theirs = seen.held_to(self.reference)
+        weight = focal_weight(theirs, seen.labels(self.reference), alpha=self.alpha, beta=self.beta)
+        return {"focal_distillation": (self.strength, weight * self._distance(mine, theirs))}
 
     def _distance(self, student: Tensor, reference: Tensor) -> Tensor:
         """(B, S), (B, S) -> (B,)."""

@@ -8,12 +8,22 @@ from torch import Tensor
 from flipguard.ensembles import Combination, combined
 from flipguard.types import Batch, InputError, Reference, Step
 
+Terms = dict[str, tuple[float | Tensor, Tensor]]
+"""A method's terms by name: the weight, and the losses (B,), or (M, B) for a student of several members."""
+
 
 def only_member(logits: Tensor) -> Tensor:
     """(1, B, C) -> (B, C). A student with several members needs a method that trains all of them."""
     if logits.shape[0] != 1:
         raise InputError(f"this method trains a student of one member; this one has {logits.shape[0]}.")
     return logits[0]
+
+
+def the_reference(references: Mapping[str, Reference], name: str) -> Reference:
+    """A reference by name."""
+    if name not in references:
+        raise InputError(f"this method needs the reference '{name}', and has only: {', '.join(references) or 'none'}.")
+    return references[name]
 
 
 def reference_logits(
@@ -28,13 +38,22 @@ def reference_logits(
 
     student: (B, C).
     """
-    if name not in references:
-        raise InputError(f"this method needs the reference '{name}', and has only: {', '.join(references) or 'none'}.")
-    reference = references[name]
+    members, shared = member_logits(references, name, batch, student)
+    return combined(members, combination).to(student.dtype), shared
+
+
+def member_logits(
+    references: Mapping[str, Reference], name: str, batch: Batch, student: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The logits of the reference's members (M, B, S) and the student's (…, B, S) on the S classes that both know.
+
+    student: (…, B, C). No gradients lead into the reference.
+    """
+    reference = the_reference(references, name)
     with torch.no_grad():
-        logits = combined(reference(batch).logits, combination).to(student.dtype)
+        logits = reference(batch).logits
     if reference.classes is None:
-        if logits.shape != student.shape:
+        if logits.shape[-1] != student.shape[-1]:
             raise InputError(
                 f"the reference '{name}' has {logits.shape[-1]} classes and the student {student.shape[-1]}: "
                 "pass classes=, the student's class for each of its columns."
@@ -45,24 +64,44 @@ def reference_logits(
             f"the reference '{name}' has {logits.shape[-1]} classes, of which classes= names {len(reference.classes)}, "
             f"the highest {max(reference.classes)}; the student has {student.shape[-1]}."
         )
-    return logits, student[:, list(reference.classes)]
+    return logits, student.index_select(-1, _columns(reference, student.device))
 
 
 def labels_of(references: Mapping[str, Reference], name: str, y: Tensor, classes: int) -> Tensor:
     """Labels (B,) as columns of the reference; -1, which no prediction equals, for a class it does not know."""
-    mapping = references[name].classes
-    if mapping is None:
+    reference = references[name]
+    if reference.classes is None:
         return y
-    column = torch.full((classes,), -1, dtype=torch.long, device=y.device)
-    column[list(mapping)] = torch.arange(len(mapping), device=y.device)
-    return column[y]
+    match = y[:, None] == _columns(reference, y.device)
+    return torch.where(match.any(-1), match.int().argmax(-1), -1)
+
+
+def _columns(reference: Reference, device: torch.device) -> Tensor:
+    """The student's class for each of the reference's columns, int64 (S,).
+
+    Ours hold it as a tensor that is on the device already, since a captured step cannot copy one there.
+    """
+    ready: Tensor | None = getattr(reference, "columns", None)
+    return torch.tensor(reference.classes, device=device) if ready is None else ready.to(device)
 
 
 def step(logits: Tensor, terms: Mapping[str, tuple[float | Tensor, Tensor]]) -> Step:
-    """Sum of weight · mean over the batch, each term logged by name. Losses are (B,), logits (M, B, C)."""
-    means = {name: loss.mean() for name, (_, loss) in terms.items()}
+    """Sum of weight · mean over the batch, each term logged by name. Losses are (B,), logits (M, B, C).
+
+    Losses (M, B) of several members are added up over the members.
+    """
+    means = {name: _over_batch(loss) for name, (_, loss) in terms.items()}
     weighted = [weight * means[name] for name, (weight, _) in terms.items()]
     total = weighted[0]
     for part in weighted[1:]:
         total = total + part
     return Step(loss=total, logits=logits, terms=means)
+
+
+def _over_batch(loss: Tensor) -> Tensor:
+    if loss.ndim == 1:
+        return loss.mean()
+    total = loss[0].mean()
+    for member in loss[1:]:
+        total = total + member.mean()
+    return total

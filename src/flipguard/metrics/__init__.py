@@ -1,5 +1,6 @@
 """The tally and every figure that follows from it, for NumPy arrays and torch tensors."""
 
+from flipguard.metrics.diversity import functional_diversity, functional_diversity_per_sample
 from flipguard.metrics.figures import (
     FIGURES,
     cece_new,
@@ -86,6 +87,8 @@ __all__ = [
     "fit_temperature",
     "flip_cost",
     "flip_rank",
+    "functional_diversity",
+    "functional_diversity_per_sample",
     "logit_displacement",
     "logit_displacement_by_outcome",
     "logit_displacement_per_sample",

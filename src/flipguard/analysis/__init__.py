@@ -1,0 +1,5 @@
+"""The papers' figures as functions of networks, predictions or run folders."""
+
+from flipguard.analysis.interpolation import LinePoint, barrier, loss_along_line
+
+__all__ = ["LinePoint", "barrier", "loss_along_line"]
