@@ -17,6 +17,11 @@ class WithoutPandas(MetaPathFinder):
             raise ModuleNotFoundError("the flipguard command does without pandas", name="pandas")
 
 
+def with_pandas() -> None:
+    """For commands that load torch, which asks whether there is pandas and expects yes or no for an answer."""
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, WithoutPandas)]
+
+
 def main() -> None:
     """The entry point `flipguard`."""
     sys.meta_path.insert(0, WithoutPandas())

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from flipguard.cli import options as o
+from flipguard.cli import with_pandas
 from flipguard.cli.outputs import check_outputs, deliver, say
 from flipguard.types import InputError, MissingExtra
 
@@ -48,6 +49,7 @@ def demo(
 
 def with_torch(name: str, what: str, extra: str) -> ModuleType:
     """A room that needs torch, or the name of the extra that brings it."""
+    with_pandas()
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:

@@ -1,0 +1,124 @@
+"""`flipguard train SPEC`."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from flipguard.cli import options as o
+from flipguard.cli.demo import with_torch
+from flipguard.cli.outputs import STDOUT, check_outputs, deliver, say
+from flipguard.cli.shell import INTERRUPTED, REFUSED, complain
+
+if TYPE_CHECKING:
+    from flipguard.releases import Listener, Outcome, TrainSpec
+
+EPILOG = """Examples:
+
+  flipguard train recipes/digits_update.yaml
+
+  flipguard train recipes/digits_update.yaml train.epochs=3 method.alpha=0.9 --out runs/trial
+
+  flipguard train update.yaml --device cuda --track tensorboard --json run.json"""
+
+
+def train(
+    spec: Annotated[str, typer.Argument(metavar="SPEC", help="What to train: a YAML file.")],
+    changes: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]…", help="Changes to the spec, by dotted key.")
+    ] = None,
+    out: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="The run folder. Default: runs/ and the spec's name.")
+    ] = None,
+    device: Annotated[str | None, typer.Option(metavar="NAME", help="cpu, cuda, cuda:1, or auto.")] = None,
+    track: Annotated[
+        str | None, typer.Option(metavar="tensorboard|mlflow|wandb", help="Log every epoch to a tracker.")
+    ] = None,
+    json: o.Json = None,
+    plain: o.Plain = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check everything, print the resolved spec, train nothing.")
+    ] = False,
+    debug: o.Debug = False,
+) -> int:
+    """Train an update, or a chain of versions, and compare every version with those before it.
+
+    The same command again goes on where it stopped, or says that it is finished.
+
+    Exit status: 0 done, 1 the spec's gate refuses, 2 bad input, 130 interrupted.
+    """
+    from flipguard.spec.training import read_training_spec
+
+    check_outputs({"--json": json}, [spec])
+    given = [*(changes or []), *([] if device is None else [f"train.device={device}"])]
+    wanted = read_training_spec(spec, given)
+    folder = Path(out) if out is not None else Path("runs") / Path(spec).stem
+    releases = with_torch("flipguard.releases.run", "training", "train")
+    if dry_run:
+        return _dry_run(releases, wanted, folder)
+    listener = _listener(folder, track, quiet=json == STDOUT, plain=plain)
+    try:
+        outcome = releases.train(wanted, folder, listener=listener)
+    except KeyboardInterrupt:
+        listener.close()
+        complain(f"interrupted. The same command goes on from what {folder} holds.")
+        return INTERRUPTED
+    finally:
+        listener.close()
+    _write_markdown(outcome)
+    deliver({json: lambda: _json(outcome)}, lambda: _table(outcome), plain=plain)
+    return REFUSED if outcome.passed is False else 0
+
+
+def _dry_run(releases: Any, wanted: "TrainSpec", folder: Path) -> int:
+    from flipguard.releases.resolve import as_dict
+    from flipguard.releases.yaml_text import as_yaml
+
+    releases.check(wanted, folder)
+    first = wanted.seed[0] if isinstance(wanted.seed, list) else wanted.seed
+    say(as_yaml(as_dict(releases.resolve(wanted.model_copy(update={"seed": first})))))
+    return 0
+
+
+def _listener(folder: Path, track: str | None, *, quiet: bool, plain: bool) -> "Listener":
+    from rich.console import Console
+
+    from flipguard.releases.listener import Listeners
+    from flipguard.reports.progress import LiveProgress, PlainProgress
+
+    several: list[Listener] = []
+    if track is not None:
+        several.append(with_torch("flipguard.releases.tracking", "tracking", "track").tracker(track, folder))
+    console = Console(stderr=quiet, highlight=False, emoji=False)
+    if plain or not console.is_terminal:
+        several.append(PlainProgress(_aside if quiet else say))
+    else:
+        several.append(LiveProgress(console))
+    return Listeners(several)
+
+
+def _aside(text: str) -> None:
+    sys.stderr.write(text)
+    sys.stderr.flush()
+
+
+def _write_markdown(outcome: "Outcome") -> None:
+    from flipguard.reports.run import run_markdown
+    from flipguard.reports.write import write_text
+
+    for run in outcome.runs or (outcome,):
+        if run.comparisons:
+            write_text(run.folder / "comparison.md", run_markdown(run))
+
+
+def _json(outcome: "Outcome") -> str:
+    import json as library
+
+    return library.dumps(outcome.as_dict(), indent=2, ensure_ascii=False) + "\n"
+
+
+def _table(outcome: "Outcome") -> Any:
+    from flipguard.reports.run import run_report
+
+    return run_report(outcome)

@@ -1,0 +1,26 @@
+"""Run folders and chains of versions: from a spec to networks that can be released, and back from a folder."""
+
+from typing import TYPE_CHECKING
+
+from flipguard._lazy import lazily
+
+if TYPE_CHECKING:
+    from flipguard.releases.listener import Listener, Listeners
+    from flipguard.releases.outcome import Outcome
+    from flipguard.releases.plan import TrainSpec
+    from flipguard.releases.release import Release, load_release
+    from flipguard.releases.resolve import resolve
+    from flipguard.releases.run import train
+
+_HOME = {
+    **dict.fromkeys(("Listener", "Listeners"), "flipguard.releases.listener"),
+    **dict.fromkeys(("Release", "load_release"), "flipguard.releases.release"),
+    "Outcome": "flipguard.releases.outcome",
+    "TrainSpec": "flipguard.releases.plan",
+    "resolve": "flipguard.releases.resolve",
+    "train": "flipguard.releases.run",
+}
+
+__all__ = ["Listener", "Listeners", "Outcome", "Release", "TrainSpec", "load_release", "resolve", "train"]
+
+__getattr__ = lazily(__name__, _HOME)

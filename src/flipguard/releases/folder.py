@@ -1,0 +1,170 @@
+"""The run folder: where everything lies, who may write, and whether a spec belongs to it.
+
+spec.yaml                     the resolved spec
+run.json                      versions of what was used, the platform, data fingerprints, status, seconds
+members/<key>/                the ensembles' members (elsewhere when the spec says so)
+versions/<name>/              metrics.jsonl, state.safetensors while it trains; model.safetensors and model.json,
+                              predictions/<part>.parquet when it is done
+comparison.json, matrix.json  every later version against every earlier one
+"""
+
+import fcntl
+import json
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flipguard.files import whole_file
+from flipguard.releases.yaml_text import as_yaml, parse_yaml
+from flipguard.types import InputError
+
+SPEC, RUN, LOCK = "spec.yaml", "run.json", "lock"
+METRICS, STATE, MODEL, CARD, PREDICTIONS = (
+    "metrics.jsonl",
+    "state.safetensors",
+    "model.safetensors",
+    "model.json",
+    "predictions",
+)
+_FREE = {"folder", "device", "processes", "checkpoint_every"}
+"""Keys that may change between two calls: where things are, and how the work is spread, decide no weights."""
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """A folder that belongs to one spec."""
+
+    path: Path
+
+    def version(self, name: str) -> Path:
+        return self.path / "versions" / name
+
+    def members(self, shared: str | None) -> Path:
+        return Path(shared) if shared is not None else self.path / "members"
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Within, no other process works in this folder. The lock goes with its holder, however that ends."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = (self.path / LOCK).open("a+", encoding="utf-8")
+        except OSError as error:
+            raise InputError(f"the run folder {self.path} cannot be written: {error.strerror or error}.") from error
+        with lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                lock.seek(0)
+                holder = " ".join(lock.read().split()) or "another process"
+                raise InputError(f"{self.path} is in use by {holder}: wait for it, or give another --out.") from error
+            lock.seek(0)
+            lock.truncate()
+            lock.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+            lock.flush()
+            yield
+
+    def adopt(self, spec: Mapping[str, Any]) -> None:
+        """Write the resolved spec, or hold it against the one that is there: versions may be added at the end."""
+        path = self.path / SPEC
+        if path.exists():
+            there = parse_yaml(path.read_text(encoding="utf-8"), str(path))
+            self._check_same(there if isinstance(there, dict) else {}, spec)
+        elif any(entry.name != LOCK for entry in self.path.iterdir()):
+            raise InputError(f"{self.path} holds other things and no {SPEC}: give an empty folder as --out.")
+        with whole_file(path) as beside:
+            beside.write_text(as_yaml(dict(spec)), encoding="utf-8")
+
+    def _check_same(self, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
+        old, new = deciding(there), deciding(here)
+        names = {version["name"] for version in there.get("versions", [])}
+        added = {key for key in new if key.startswith("versions.") and key.split(".")[1] not in names}
+        order = [version["name"] for version in here.get("versions", [])]
+        if [name for name in order if name in names] != order[: len(names)]:
+            late = next(name for name, kept in zip(order, there["versions"], strict=False) if name != kept["name"])
+            raise InputError(
+                f"{self.path} was begun without the version '{late}' at that place: versions are added at the end; "
+                "for another chain, give another --out."
+            )
+        for key in (*old, *new):
+            if key not in added and old.get(key) != new.get(key):
+                raise InputError(
+                    f"{self.path} was begun with {key} {_said(old.get(key))}, and this spec has {_said(new.get(key))}: "
+                    "use the same, or another --out."
+                )
+
+    def note(self, facts: Mapping[str, Any]) -> None:
+        """Lay facts over those of run.json."""
+        write_json(self.path / RUN, {**self.facts(), **facts})
+
+    def facts(self) -> dict[str, Any]:
+        return read_json(self.path / RUN) if (self.path / RUN).exists() else {}
+
+
+def deciding(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted keys to values, for all that decides what a run gives; versions go by name.
+
+    >>> deciding({"data": {"name": "digits", "folder": "x"}, "versions": [{"name": "v0", "model": {"name": "mlp"}}]})
+    {'data.name': 'digits', 'versions.v0.name': 'v0', 'versions.v0.model.name': 'mlp'}
+    """
+    versions = {"versions": {version["name"]: version for version in spec.get("versions", [])}}
+    return dict(_dotted({"data": spec.get("data"), **versions}, ""))
+
+
+def _dotted(value: Any, key: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            if name not in _FREE:
+                yield from _dotted(inner, f"{key}.{name}" if key else str(name))
+    elif value is not None:
+        yield key, value
+
+
+def _said(value: Any) -> str:
+    return "nothing" if value is None else json.dumps(value, ensure_ascii=False)
+
+
+class Metrics:
+    """metrics.jsonl: one line per epoch, each epoch once, whatever was killed in between."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.lines = _epochs(path)
+
+    def add(self, figures: Mapping[str, Any]) -> None:
+        """This epoch's line in place of whatever stood there for it or for later ones.
+
+        An epoch is reported before its state is saved, so a run that was killed in between reports it again.
+        """
+        self.lines = [line for line in self.lines if line["epoch"] < figures["epoch"]] + [dict(figures)]
+        with whole_file(self._path) as beside:
+            beside.write_text("".join(f"{json.dumps(line)}\n" for line in self.lines), encoding="utf-8")
+
+
+def _epochs(path: Path) -> list[dict[str, Any]]:
+    if not path.exists():
+        return []
+    try:
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    except (ValueError, OSError) as error:
+        raise InputError(f"{path} is damaged ({error}): remove it.") from error
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Whole or not at all."""
+    with whole_file(path) as beside:
+        beside.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """What write_json wrote."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read: {' '.join(str(error).split())}.") from error
+    if not isinstance(found, dict):
+        raise InputError(f"{path} holds no JSON object.")
+    return found

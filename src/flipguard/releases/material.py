@@ -1,0 +1,107 @@
+"""What a plan speaks of, made real: data, networks, seeds, the device."""
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from flipguard.data import Augmentation, DataSet, load_data, split_validation, subset
+from flipguard.releases.plan import AugmentPlan, DataPlan, ModelPlan, SeedStreams
+from flipguard.training import ModelSpec, Seeds
+from flipguard.types import FlipguardError, InputError
+
+
+def load(plan: DataPlan, place: str = "data") -> DataSet:
+    """The data set: validation rows held out first, so that they do not depend on which part is kept."""
+    try:
+        data = load_data({"name": plan.name, **plan.options}, folder=plan.folder)
+        if plan.validation is not None:
+            data = split_validation(data, size=plan.validation, seed=plan.validation_seed)
+        data = subset(data, classes=plan.classes, per_class=plan.per_class, seed=plan.subset_seed)
+    except FlipguardError:
+        raise
+    except (TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"{place}: {plan.name} cannot be loaded with {plan.options}: {_line(error)}") from error
+    if isinstance(data.train.x, tuple):
+        raise InputError(f"{place}: {plan.name} holds raw texts, and a training spec has no encoder for them.")
+    if plan.augment is not None and data.kind != "image":
+        raise InputError(f"{place}.augment: {plan.name} holds {data.kind}, and only images are cropped and mirrored.")
+    return data
+
+
+def augmentation(plan: AugmentPlan | None) -> Augmentation | None:
+    return None if plan is None else Augmentation(**plan.model_dump())
+
+
+def model_spec(plan: ModelPlan) -> ModelSpec:
+    return ModelSpec(plan.name, plan.options)
+
+
+def build(model: ModelSpec, classes: int, seed: int, place: str) -> nn.Module:
+    """A new network; an option that its factory chokes on is an error that names the place."""
+    try:
+        return model.build(classes, seed)
+    except FlipguardError as error:
+        raise InputError(f"{place}: {error}") from error
+    except (TypeError, ValueError, RuntimeError, AttributeError) as error:
+        raise InputError(f"{place}: {model.name} cannot be built with {dict(model.options)}: {_line(error)}") from error
+
+
+def seeds_of(streams: SeedStreams) -> Seeds:
+    return Seeds(streams.initialisation, streams.order, streams.augment)
+
+
+def shifted(seeds: Seeds, by: int) -> Seeds:
+    """Other seeds, `by` further on in every stream."""
+    return Seeds(seeds.initialisation + by, seeds.order + by, seeds.augment + by)
+
+
+def device_of(name: str) -> str:
+    """The device to work on; `auto` is a GPU where there is one."""
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(f"the device '{name}' is not there: {_line(error)}") from error
+    return name
+
+
+def class_map(known: tuple[str, ...], data: DataSet, whose: str) -> tuple[int, ...] | None:
+    """The student's class for each of a reference's, by name; None when they are the same."""
+    if known == data.classes:
+        return None
+    places = {name: code for code, name in enumerate(data.classes)}
+    unknown = next((name for name in known if name not in places), None)
+    if unknown is not None:
+        raise InputError(
+            f"{whose} knows the class '{unknown}', which {data.name} has not: a class cannot be taken away between "
+            "versions."
+        )
+    return tuple(places[name] for name in known)
+
+
+def as_codes(said: npt.NDArray[np.int64], mapping: tuple[int, ...] | None) -> npt.NDArray[np.int64]:
+    """Predicted columns as the data's class codes."""
+    return said if mapping is None else np.asarray(mapping, np.int64)[said]
+
+
+def in_classes(data: DataSet, part: str, classes: tuple[str, ...]) -> DataSet:
+    """The data with that part's labels as codes of a release's classes, which may be more or in another order."""
+    if data.classes == classes:
+        return data
+    places = {name: code for code, name in enumerate(classes)}
+    unknown = next((name for name in data.classes if name not in places), None)
+    if unknown is not None:
+        raise InputError(f"the data's class '{unknown}' is none of the release's {len(classes)} classes.")
+    codes = torch.tensor([*(places[name] for name in data.classes), -1])
+    split = data.part(part)
+    relabelled = replace(split, y=codes[split.y.cpu()])
+    empty = relabelled.select([])
+    return DataSet(data.name, empty, empty, classes, data.kind, data.normalisation, extra={part: relabelled})
+
+
+def _line(error: Exception) -> str:
+    return f"{' '.join(str(error).split())[:200].rstrip('.')}."

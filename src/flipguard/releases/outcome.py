@@ -1,0 +1,70 @@
+"""What a run comes to: every later version against every earlier one, and the gate's verdict on the last update."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from flipguard.comparison import Comparison, GateSettings, Matrix, compare, matrix
+from flipguard.predictions import read_predictions
+from flipguard.releases.folder import PREDICTIONS, RunFolder, write_json
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A finished run.
+
+    `comparisons` are pairs of (older, newer), the last update last; `found` says that everything was there already.
+    With several seeds each has an outcome of its own under `runs`.
+    """
+
+    folder: Path
+    versions: tuple[str, ...]
+    comparisons: tuple[Comparison, ...] = ()
+    matrix: Matrix | None = None
+    found: bool = False
+    notes: tuple[str, ...] = ()
+    runs: "tuple[Outcome, ...]" = field(default=())
+
+    @property
+    def passed(self) -> bool | None:
+        """The gate's verdict; None without a gate. Of several runs, every one must pass."""
+        if self.runs:
+            verdicts = [run.passed for run in self.runs]
+            return None if None in verdicts else all(verdicts)
+        return self.comparisons[-1].gate.passed if self.comparisons else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        if self.runs:
+            return {"folder": str(self.folder), "runs": [run.as_dict() for run in self.runs]}
+        return {
+            "folder": str(self.folder),
+            "versions": list(self.versions),
+            "finished_before": self.found,
+            "notes": list(self.notes),
+            "comparisons": [json.loads(comparison.model_dump_json()) for comparison in self.comparisons],
+            "matrix": None if self.matrix is None else json.loads(self.matrix.model_dump_json()),
+        }
+
+
+def conclude(folder: RunFolder, names: list[str], gate: GateSettings | None, *, found: bool) -> Outcome:
+    """Compare what the versions said of the test part, and write comparison.json and, for a chain, matrix.json."""
+    files = {name: folder.version(name) / PREDICTIONS / "test.parquet" for name in names}
+    there = [name for name in names if files[name].exists()]
+    missing = (name for name in names if name not in there)
+    notes = tuple(f"'{name}' has no predictions on the test part, so it is not compared." for name in missing)
+    said = [read_predictions(files[name]) for name in there]
+    # Versions on other classes have other test samples: they are compared on those that both have.
+    grown = len({one.fingerprint for one in said}) > 1
+    options: dict[str, Any] = {"on_missing": "drop" if grown else "error"}
+    compared = []
+    for new in range(1, len(said)):
+        for old in range(new):
+            last = old == new - 1 and new == len(said) - 1
+            compared.append(compare(said[old], said[new], gate=gate if last else None, **options))
+    chain = matrix(said, **options) if len(said) > 2 else None
+    write_json(folder.path / "comparison.json", [json.loads(one.model_dump_json()) for one in compared])
+    if chain is not None:
+        write_json(folder.path / "matrix.json", json.loads(chain.model_dump_json()))
+    return Outcome(folder.path, tuple(names), tuple(compared), chain, found, notes)

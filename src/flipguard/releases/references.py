@@ -1,0 +1,176 @@
+"""What a version is held to: earlier versions, or an ensemble of its own kind. One function for each name."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from flipguard.data import Batches, DataSet
+from flipguard.ensembles import CachedReference, DeepEnsemble, NetworkReference, extract_logits
+from flipguard.methods import NoTreatment
+from flipguard.releases import material
+from flipguard.releases.listener import Listener
+from flipguard.releases.plan import DataPlan, EnsemblePlan, MethodPlan, VersionPlan
+from flipguard.releases.recorded import Recorded
+from flipguard.releases.release import Release
+from flipguard.releases.resolve import recipe_of
+from flipguard.training import fit_members
+from flipguard.types import InputError, Normalisation, Reference
+
+Earlier = Release | Recorded
+
+
+@dataclass(frozen=True)
+class Task:
+    """A version to be trained, and what there is for it."""
+
+    version: VersionPlan
+    plan: DataPlan
+    data: DataSet
+    earlier: Sequence[Earlier]
+    home: Path
+    members: Path
+    device: str
+    listener: Listener
+
+    @property
+    def name(self) -> str:
+        return str(self.version.name)
+
+    @property
+    def method(self) -> MethodPlan:
+        return self.version.method or MethodPlan()
+
+    @property
+    def ensemble(self) -> EnsemblePlan:
+        return self.method.ensemble or EnsemblePlan()
+
+
+def references_of(task: Task, needs: Sequence[str]) -> dict[str, Reference]:
+    """Each reference that the method needs, by name."""
+    for need in needs:
+        if need not in REFERENCES:
+            raise InputError(f"a training spec cannot give '{task.name}' the reference '{need}'.")
+    return {need: REFERENCES[need](task) for need in needs}
+
+
+def ancestors(task: Task) -> Sequence[Earlier]:
+    """The earlier versions that stand for `old`: the closest, the first, or all."""
+    chosen = {"chain": task.earlier[-1:], "radial": task.earlier[:1], "full": task.earlier}
+    return chosen[task.version.references]
+
+
+def _old(task: Task) -> Any:
+    found = ancestors(task)
+    recorded = [one for one in found if isinstance(one, Recorded)]
+    if recorded:
+        if len(found) > 1:
+            raise InputError(
+                f"'{task.name}' cannot be held to all earlier versions: of '{recorded[0].name}' only predictions are "
+                "left. Take references: chain, or radial."
+            )
+        return recorded[0].reference("old", task.data, task.method.name, device=task.device)
+    releases = [one for one in found if isinstance(one, Release)]
+    classes = {one.classes for one in releases}
+    if len(classes) > 1:
+        raise InputError(f"'{task.name}' cannot be held to all earlier versions: they know different classes.")
+    mapping = material.class_map(releases[0].classes, task.data, f"the version '{releases[0].name}'")
+    networks = [_scaled_for(one, task.data.normalisation) for one in releases]
+    return NetworkReference("old", networks, classes=mapping).to(task.device)
+
+
+def _ensemble(task: Task) -> Any:
+    plan = task.ensemble
+    networks = members(task)
+    if plan.combination == "probabilities":
+        networks = [DeepEnsemble(networks, combination="probabilities")]
+    reference = NetworkReference("ensemble", networks).to(task.device)
+    if not plan.offline:
+        return reference
+    batches = Batches(task.data.train, 1024, normalisation=task.data.normalisation, device=task.device)
+    return CachedReference("ensemble", extract_logits(reference, batches))
+
+
+REFERENCES: dict[str, Callable[[Task], Any]] = {"old": _old, "ensemble": _ensemble}
+
+
+def members(task: Task) -> list[nn.Module]:
+    """The ensemble's members, each trained once and kept; several networks take turns."""
+    plan, data, version = task.ensemble, task.data, task.version
+    assert plan.model is not None
+    assert plan.train is not None
+    assert version.seeds is not None
+    seeds = [material.shifted(material.seeds_of(version.seeds), 1 + j) for j in range(plan.members)]
+    found: dict[int, nn.Module] = {}
+    for turn, model in enumerate(plan.model):
+        places = range(turn, plan.members, len(plan.model))
+        if not places:
+            continue
+        before = len(found)
+
+        def tell(done: int, _: int, before: int = before) -> None:
+            task.listener.members(task.name, before + done, plan.members)
+
+        networks = fit_members(
+            material.model_spec(model),
+            data,
+            recipe_of(plan.train),
+            [seeds[place] for place in places],
+            folder=task.members,
+            processes=plan.train.processes,
+            method=NoTreatment(label_smoothing=plan.train.label_smoothing or 0.0),
+            augmentation=material.augmentation(task.plan.augment),
+            device=task.device,
+            checkpoint_every=plan.train.checkpoint_every,
+            on_member=tell,
+        )
+        found.update(zip(places, networks, strict=True))
+    return [found[place] for place in range(plan.members)]
+
+
+def _scaled_for(release: Release, normalisation: Normalisation | None) -> nn.Module:
+    """The network, taking inputs that are scaled as the student's."""
+    if release.normalisation == normalisation:
+        return release.network
+    return Rescaled(release.network, normalisation, release.normalisation)
+
+
+class Rescaled(nn.Module):
+    """A network behind a change of scale: inputs come normalised in one way, and it knows another."""
+
+    def __init__(self, network: nn.Module, given: Normalisation | None, known: Normalisation | None) -> None:
+        super().__init__()
+        self.network = network
+        channels = len((given or known).mean)  # type: ignore[union-attr]
+        plain = Normalisation((0.0,) * channels, (1.0,) * channels)
+        came, wanted = _tensors(given or plain), _tensors(known or plain)
+        # ((x · std + mean) - mean') / std' as one product and one sum.
+        self.register_buffer("scale", (came[1] / wanted[1]).float(), persistent=False)
+        self.register_buffer("shift", ((came[0] - wanted[0]) / wanted[1]).float(), persistent=False)
+
+    def _known(self, x: Any) -> Any:
+        shape = (-1, *[1] * (x.dim() - 2))
+        return x * self.scale.reshape(shape) + self.shift.reshape(shape)
+
+    def forward(self, x: Any) -> Tensor:
+        logits: Tensor = self.network(self._known(x))
+        return logits
+
+    def features(self, x: Any) -> Tensor:
+        found: Tensor = self.network.features(self._known(x))
+        return found
+
+    @property
+    def head(self) -> nn.Module:
+        head: nn.Module = self.network.head
+        return head
+
+
+def _tensors(normalisation: Normalisation) -> tuple[Tensor, Tensor]:
+    return (
+        torch.tensor(normalisation.mean, dtype=torch.float64),
+        torch.tensor(normalisation.std, dtype=torch.float64),
+    )

@@ -1,0 +1,140 @@
+"""A released network and what it takes to use it: classes, normalisation, how it came about."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch import nn
+
+from flipguard.checkpoints import load_checkpoint, load_weights, save_checkpoint
+from flipguard.data import DataSet
+from flipguard.ensembles import Combination, DeepEnsemble
+from flipguard.predictions import Predictions
+from flipguard.releases import material
+from flipguard.releases.folder import CARD, MODEL, SPEC, read_json, write_json
+from flipguard.releases.plan import DataPlan
+from flipguard.releases.resolve import check_data
+from flipguard.releases.yaml_text import parse_yaml
+from flipguard.training import ModelSpec, as_predictions, predict_logits
+from flipguard.types import InputError, Normalisation
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Release:
+    """A network in evaluation mode with what goes with it.
+
+    `members` is above 1 for the ensemble itself, which answers as one network. `facts` say where it comes from: data,
+    method, seeds, versions of what was used.
+    """
+
+    name: str
+    network: nn.Module
+    model: ModelSpec
+    classes: tuple[str, ...]
+    normalisation: Normalisation | None = None
+    members: int = 1
+    combination: Combination = "logits"
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def logits(self, data: DataSet, part: str = "test", *, device: str = "cpu") -> npt.NDArray[np.float32]:
+        """(N, C) over a part of any data, its inputs scaled as this network knows them."""
+        return predict_logits(self.network, replace(data, normalisation=self.normalisation), part, device=device)
+
+    def says(self, data: DataSet, part: str, *, device: str = "cpu") -> npt.NDArray[np.int64] | None:
+        """The class codes (N,) that it predicts, as the data numbers them."""
+        mapping = material.class_map(self.classes, data, f"the version '{self.name}'")
+        return material.as_codes(self.logits(data, part, device=device).argmax(axis=-1), mapping)
+
+    def predictions(self, data: DataSet, part: str = "test", *, device: str = "cpu") -> Predictions:
+        """What it says about a part of the data, whose classes it must know, as a prediction file's rows."""
+        named = material.in_classes(data, part, self.classes)
+        logits = self.logits(data, part, device=device)
+        return as_predictions(logits, named, part, model=self.model.name, version=self.name, metadata=dict(self.facts))
+
+    def save(self, home: Path) -> None:
+        """Weights now; `finish` writes model.json, by which a version counts as done."""
+        save_checkpoint(home / MODEL, self.network.state_dict(), self.card())
+
+    def card(self) -> dict[str, Any]:
+        """model.json: everything but the weights."""
+        return {
+            "format": FORMAT,
+            "version": self.name,
+            "kind": "network" if self.members == 1 else "ensemble",
+            "model": {"name": self.model.name, "options": dict(self.model.options)},
+            "members": self.members,
+            "combination": self.combination,
+            "classes": list(self.classes),
+            "normalisation": None if self.normalisation is None else asdict(self.normalisation),
+            **self.facts,
+        }
+
+    def finish(self, home: Path) -> None:
+        write_json(home / CARD, self.card())
+
+
+def load_release(path: str | Path, version: str | None = None) -> Release:
+    """The released network of a run folder (by default its last version), or of one version's own folder."""
+    home = version_home(Path(path), version)
+    card = read_json(home / CARD)
+    if card.get("kind") == "predictions":
+        raise InputError(f"{home} holds a model's predictions only: there is no network to load.")
+    try:
+        model = ModelSpec(card["model"]["name"], card["model"]["options"])
+        classes, members = tuple(card["classes"]), int(card["members"])
+        scale = card["normalisation"]
+        normalisation = None if scale is None else Normalisation(tuple(scale["mean"]), tuple(scale["std"]))
+        combination = card["combination"]
+    except (KeyError, TypeError) as error:
+        raise InputError(f"{home / CARD} is no release's: {error} is missing or of another kind.") from error
+    build = [material.build(model, len(classes), 0, str(home)) for _ in range(members)]
+    network = build[0] if members == 1 else DeepEnsemble(build, combination=combination)
+    tensors, _ = load_checkpoint(home / MODEL)
+    load_weights(network, tensors, home / MODEL).eval()
+    own = {"format", "version", "kind", "model", "members", "combination", "classes", "normalisation"}
+    facts = {name: value for name, value in card.items() if name not in own}
+    return Release(str(card.get("version")), network, model, classes, normalisation, members, combination, facts)
+
+
+def predict_release(
+    path: str | Path, plan: DataPlan, *, version: str | None = None, part: str = "test", device: str = "auto"
+) -> Predictions:
+    """What a released network says about a part of any data whose classes it knows."""
+    release = load_release(path, version)
+    check_data(plan, "data")
+    data = material.load(plan)
+    data.part(part)
+    try:
+        return release.predictions(data, part, device=material.device_of(device))
+    except RuntimeError as error:
+        shape = release.facts.get("data", {}).get("input_shape")
+        raise InputError(
+            f"{release.model.name} cannot take the inputs of {data.name} (it was trained on {shape}): "
+            f"{' '.join(str(error).split())[:150]}"
+        ) from error
+
+
+def version_home(path: Path, version: str | None = None) -> Path:
+    """The folder of a finished version."""
+    if (path / CARD).is_file() and version in (None, path.name):
+        return path
+    if not path.is_dir():
+        raise InputError(f"the run folder {path} does not exist.")
+    if not (path / SPEC).is_file():
+        inner = sorted(entry.parent.name for entry in path.glob(f"*/{SPEC}"))
+        hint = f"it holds the runs {', '.join(inner)}: name one of them" if inner else f"it has no {SPEC}"
+        raise InputError(f"{path} is no run folder: {hint}.")
+    spec = parse_yaml((path / SPEC).read_text(encoding="utf-8"), str(path / SPEC))
+    names = [str(each["name"]) for each in spec["versions"]]
+    finished = [name for name in names if (path / "versions" / name / CARD).is_file()]
+    if version is None and finished:
+        version = finished[-1]
+    if version not in finished:
+        wanted = "no version" if version is None else f"no version '{version}'"
+        raise InputError(f"{path} has {wanted} that is finished; finished: {', '.join(finished) or 'none'}.")
+    return path / "versions" / version

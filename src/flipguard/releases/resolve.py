@@ -1,0 +1,253 @@
+"""A spec with nothing left open: every version with its model, method, data, training and seeds written out."""
+
+import inspect
+import re
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+
+from flipguard.data import DATA
+from flipguard.methods import METHODS, Card
+from flipguard.models.nearest import nearest
+from flipguard.releases.plan import (
+    DataChanges,
+    DataPlan,
+    EnsemblePlan,
+    MethodPlan,
+    SeedStreams,
+    TrainPlan,
+    TrainSpec,
+    VersionPlan,
+)
+from flipguard.training import Recipe
+from flipguard.types import InputError
+
+RUN_STRIDE, VERSION_STRIDE = 1_000_000, 1_000
+"""Version i of a run by seed s draws from s·RUN_STRIDE + i·VERSION_STRIDE, and its members from the numbers after."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_GIVEN = ("run", "checkpoint", "predictions")
+
+
+def resolve(spec: TrainSpec) -> TrainSpec:
+    """The same spec as a list of versions in which nothing is left to a default.
+
+    The first version takes the spec's method when that needs no old model (ELODI treats every version), else `none`.
+    Resolving twice changes nothing.
+    """
+    if isinstance(spec.seed, list):
+        raise InputError("a spec with several seeds is resolved one seed at a time.")
+    check_data(spec.data, "data")
+    listed = _listed(spec)
+    _check_names([version.name for _, version in listed])
+    done: list[VersionPlan] = []
+    for index, (place, version) in enumerate(listed):
+        given = [name for name in _GIVEN if getattr(version, name) is not None]
+        if len(given) > 1:
+            raise InputError(f"{place} has {' and '.join(given)}: a version is there in one form only.")
+        done.append(_given(place, version, given[0]) if given else _trained(spec, place, version, index))
+    empty = {"old": None, "new": None, "method": MethodPlan(), "train": TrainPlan(), "seed": 0, "seeds": None}
+    return spec.model_copy(update={**empty, "versions": done})
+
+
+def as_dict(spec: TrainSpec) -> dict[str, Any]:
+    """A resolved spec ready for YAML: what says nothing is left out."""
+    found = spec.model_dump(mode="json", exclude_none=True, exclude={"old", "new", "method", "train", "seed", "seeds"})
+    if not found.get("gate"):
+        found.pop("gate", None)
+    return {name: found[name] for name in ("data", "members", "versions", "gate") if name in found}
+
+
+def _listed(spec: TrainSpec) -> list[tuple[str, VersionPlan]]:
+    """Each version with its name, and its place in the spec as the user wrote it."""
+    if spec.versions is None:
+        pairs = [(name, version) for name in ("old", "new") if (version := getattr(spec, name)) is not None]
+        return [(name, version.model_copy(update={"name": version.name or name})) for name, version in pairs]
+    return [
+        (f"versions.{index}", version.model_copy(update={"name": version.name or f"v{index}"}))
+        for index, version in enumerate(spec.versions)
+    ]
+
+
+def _check_names(names: list[str | None]) -> None:
+    seen: set[str] = set()
+    for name in map(str, names):
+        if not _NAME.fullmatch(name):
+            raise InputError(
+                f"'{name}' cannot name a version: a name becomes a folder, of letters, digits, '.', '_' and '-'."
+            )
+        if name.lower() in seen:
+            raise InputError(f"two versions are called '{name}': give each a name of its own.")
+        seen.add(name.lower())
+
+
+def _given(place: str, version: VersionPlan, form: str) -> VersionPlan:
+    """A version that is not trained here."""
+    allowed = {"name", form} | ({"model", "classes"} if form == "checkpoint" else set())
+    for name in type(version).model_fields:
+        if name in version.model_fields_set - allowed and getattr(version, name) is not None:
+            raise InputError(f"{place} has {form}, so it is not trained, and {name} has no meaning there.")
+    if form == "checkpoint" and version.model is None:
+        raise InputError(f"{place}.model is missing: it says which network the checkpoint holds.")
+    return version
+
+
+def _trained(spec: TrainSpec, place: str, version: VersionPlan, index: int) -> VersionPlan:
+    if version.model is None:
+        raise InputError(
+            f"{place} needs a model to train, or run, checkpoint or predictions of one that is there already."
+        )
+    if version.classes is not None:
+        raise InputError(f"{place}.classes are those of a checkpoint; to train on fewer, set {place}.data.classes.")
+    if version.seed is not None and version.seeds is not None:
+        raise InputError(f"{place} has seed and seeds: give one of them.")
+    train = laid_over(spec.train, version.train)
+    recipe_of(train, f"{place}.train" if version.train is not None else "train")
+    plan, method_place = (version.method, f"{place}.method") if version.method else (spec.method, "method")
+    if version.method is None and index == 0 and "old" in needs_of(plan, train, method_place):
+        plan, method_place = MethodPlan(name="none"), "method"
+    method = _method(plan, train, method_place)
+    needed = needs_of(method, train, method_place)
+    if index == 0 and "old" in needed:
+        raise InputError(f"{place} is the first version, and {method.name} needs an old one: give it another method.")
+    if "ensemble" in needed:
+        method = method.model_copy(update={"ensemble": _ensemble(plan.ensemble, version, train, method_place)})
+    elif plan.ensemble is not None:
+        raise InputError(f"{method_place}.ensemble has no meaning: {method.name} is not held to an ensemble.")
+    changes: dict[str, Any] = {"method": method, "train": train, "seed": None, "seeds": _seeds(spec, version, index)}
+    if version.data is not None:
+        changes["data"] = DataChanges.model_validate(data_of(spec, version, place).model_dump(exclude_unset=True))
+    return version.model_copy(update=changes)
+
+
+def laid_over(below: TrainPlan, above: TrainPlan | None) -> TrainPlan:
+    """The training settings below, with those that were given above in their place."""
+    if above is None:
+        return below
+    return below.model_copy(update={name: getattr(above, name) for name in above.model_fields_set})
+
+
+def recipe_of(train: TrainPlan, place: str = "train") -> Recipe:
+    """The loop's recipe; a value outside its range is an error that names the place."""
+    try:
+        return Recipe(**{each.name: getattr(train, each.name) for each in fields(Recipe)})
+    except InputError as error:
+        raise InputError(f"{place}.{error}") from error
+
+
+def data_of(spec: TrainSpec, version: VersionPlan, place: str = "version") -> DataPlan:
+    """The spec's data with the version's changes; another data set takes nothing over."""
+    if version.data is None:
+        return spec.data
+    changes = version.data.model_dump(exclude_unset=True)
+    same = changes.get("name", spec.data.name) == spec.data.name
+    plan = DataPlan.model_validate({**(spec.data.model_dump(exclude_unset=True) if same else {}), **changes})
+    check_data(plan, f"{place}.data")
+    return plan
+
+
+def check_data(plan: DataPlan, place: str) -> None:
+    """The data set is known, and so is every option."""
+    if plan.name not in DATA:
+        raise InputError(f"{place}.name: there is no data set '{plan.name}'{nearest(plan.name, DATA)}")
+    parameters = inspect.signature(DATA[plan.name]).parameters.values()
+    options = [each.name for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY]
+    for option in plan.options:
+        if option not in options:
+            raise InputError(f"{place} has no key '{option}'{nearest(option, [*options, *DataPlan.model_fields])}")
+
+
+def card_of(method: MethodPlan, place: str = "method") -> Card:
+    """The method's card."""
+    if method.name not in METHODS:
+        raise InputError(f"{place}.name: there is no method '{method.name}'{nearest(method.name, METHODS)}")
+    return METHODS[method.name]
+
+
+def build(method: MethodPlan, place: str = "method") -> Any:
+    """The method itself, from its plan."""
+    try:
+        return card_of(method, place).build(**method.options)
+    except InputError as error:
+        raise InputError(f"{place}: {error}") from error
+
+
+def needs_of(method: MethodPlan, train: TrainPlan, place: str) -> tuple[str, ...]:
+    """The references that the method needs with its options."""
+    card = card_of(method, place)
+    return tuple(getattr(build(_method(method, train, place), place), "needs", card.references))
+
+
+def _method(plan: MethodPlan, train: TrainPlan, place: str) -> MethodPlan:
+    """With every option of the method's card written out."""
+    card = card_of(plan, place)
+    known = card.parameters()
+    options = plan.options
+    for name, value in options.items():
+        if name not in known:
+            raise InputError(f"{place} has no key '{name}'{nearest(name, [*known, *MethodPlan.model_fields])}")
+        _check_option(card, name, value, known[name], f"{place}.{name}")
+    if train.label_smoothing is not None and "label_smoothing" not in options:
+        if "label_smoothing" in known:
+            options["label_smoothing"] = train.label_smoothing
+        elif card.kind == "objective":
+            raise InputError(f"train.label_smoothing: the method {plan.name} has no label smoothing.")
+    combination = plan.ensemble.combination if plan.ensemble is not None else None
+    if combination is not None and "combination" in known and "combination" not in options:
+        options["combination"] = combination
+    return MethodPlan.model_validate({"name": plan.name, **_filled(known, options)}, strict=True)
+
+
+def _filled(known: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: _filled(value, options[name])
+        if isinstance(value, dict) and isinstance(options.get(name), dict)
+        else options.get(name, value)
+        for name, value in known.items()
+    }
+
+
+def _check_option(card: Card, name: str, value: Any, default: Any, place: str) -> None:
+    """The option's type as the method's dataclass has it: a text is no number, also when it looks like one."""
+    group = getattr(card.factory(), name, None)
+    if is_dataclass(group) and isinstance(value, dict):
+        for inner, given in value.items():
+            if inner not in default:
+                raise InputError(f"{place} has no key '{inner}'{nearest(inner, default)}")
+            _check_type(type(group), inner, given, f"{place}.{inner}")
+    elif is_dataclass(group):
+        raise InputError(f"{place} must be a mapping, it is {value!r}.")
+    else:
+        _check_type(card.factory, name, value, place)
+
+
+def _check_type(owner: Any, name: str, value: Any, place: str) -> None:
+    hint = get_type_hints(owner).get(name, Any)
+    try:
+        TypeAdapter(hint).validate_python(value, strict=True)
+    except ValidationError as error:
+        message = str(error.errors()[0]["msg"]).replace("Input should be ", "")
+        raise InputError(f"{place} must be {message}, it is {value!r}.") from error
+
+
+def _ensemble(plan: EnsemblePlan | None, version: VersionPlan, train: TrainPlan, place: str) -> EnsemblePlan:
+    plan = plan or EnsemblePlan()
+    own = laid_over(train, plan.train)
+    recipe_of(own, f"{place}.ensemble.train")
+    # Members are released by their last epoch, so that they do not depend on a validation part.
+    own = own.model_copy(update={"choose_epoch": "last"})
+    return plan.model_copy(update={"train": own, "model": plan.model or [version.model]})
+
+
+def _seeds(spec: TrainSpec, version: VersionPlan, index: int) -> SeedStreams:
+    """A version's own seeds as they are; the run's spread over its versions, so that no two of them draw alike."""
+    if version.seeds is not None:
+        return version.seeds
+    if version.seed is not None:
+        return SeedStreams(initialisation=version.seed, order=version.seed, augment=version.seed)
+    seed = spec.seed if isinstance(spec.seed, int) else 0
+    run = spec.seeds or SeedStreams(initialisation=seed, order=seed, augment=seed)
+    spread = {name: value * RUN_STRIDE + index * VERSION_STRIDE for name, value in run.model_dump().items()}
+    return SeedStreams(**spread)

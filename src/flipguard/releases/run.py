@@ -1,0 +1,187 @@
+"""From a spec to a run folder: versions in order, each trained once, found again when they are there."""
+
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from flipguard.checkpoints import load_checkpoint, load_weights
+from flipguard.data import DataSet
+from flipguard.releases import material
+from flipguard.releases.folder import CARD, RunFolder, read_json
+from flipguard.releases.listener import Listener
+from flipguard.releases.outcome import Outcome, conclude
+from flipguard.releases.plan import DataPlan, TrainPlan, TrainSpec, VersionPlan
+from flipguard.releases.recorded import Recorded
+from flipguard.releases.references import Earlier, Task
+from flipguard.releases.release import Release, load_release, version_home
+from flipguard.releases.resolve import as_dict, data_of, resolve
+from flipguard.releases.version import facts_of, keep_predictions, make_version, rehearse, versions_used
+from flipguard.training.distributed import place as team_place
+from flipguard.types import InputError
+
+
+def train(spec: TrainSpec, out: str | Path, *, listener: Listener | None = None) -> Outcome:
+    """Train what the spec asks for into a folder, or go on where a run in it stopped.
+
+    The spec is held against the folder first: one that would give other networks is refused. Every version is rehearsed
+    before the first is trained. With a list of seeds, each has a run of its own in `out/seed_<s>`.
+    """
+    out, listener = Path(out), listener or Listener()
+    if team_place()[1] > 1:
+        raise InputError("a training spec runs in one process: start it without a launcher.")
+    if not isinstance(spec.seed, list):
+        return _train_one(resolve(spec), out, listener)
+    runs = [
+        _train_one(resolve(spec.model_copy(update={"seed": seed})), out / f"seed_{seed}", listener)
+        for seed in spec.seed
+    ]
+    return Outcome(out, runs[0].versions, found=all(run.found for run in runs), runs=tuple(runs))
+
+
+def check(spec: TrainSpec, out: str | Path) -> None:
+    """Everything that `train` checks before it trains; nothing is written."""
+    seeds = spec.seed if isinstance(spec.seed, list) else [spec.seed]
+    for seed in seeds:
+        _Job(resolve(spec.model_copy(update={"seed": seed})), RunFolder(Path(out)), Listener()).rehearse()
+
+
+def _train_one(spec: TrainSpec, out: Path, listener: Listener) -> Outcome:
+    folder, resolved, began = RunFolder(out), as_dict(spec), time.perf_counter()
+    job = _Job(spec, folder, listener)
+    with folder.held():
+        folder.adopt(resolved)
+        listener.run_begins(str(out), resolved)
+        found = all(job.is_done(version) for version in job.versions)
+        if not found:
+            job.rehearse()
+            folder.note({"status": "running", "versions": versions_used(), "data": job.fingerprints()})
+            job.train()
+        outcome = conclude(folder, [str(version.name) for version in job.versions], spec.gate, found=found)
+        for text in outcome.notes:
+            listener.note(text)
+        before = 0.0 if not folder.facts() else float(folder.facts().get("seconds", 0.0))
+        if not found:
+            seconds = round(before + time.perf_counter() - began, 3)
+            folder.note({"status": "finished", "seconds": seconds})
+    return outcome
+
+
+@dataclass
+class _Job:
+    """A resolved spec at work in a folder."""
+
+    spec: TrainSpec
+    folder: RunFolder
+    listener: Listener
+    _loaded: dict[str, DataSet] = field(default_factory=dict)
+
+    @property
+    def versions(self) -> list[VersionPlan]:
+        return list(self.spec.versions or [])
+
+    def is_done(self, version: VersionPlan) -> bool:
+        return (self.folder.version(str(version.name)) / CARD).exists()
+
+    def data(self, version: VersionPlan) -> tuple[DataPlan, DataSet]:
+        """The version's data, loaded once for all versions that share it."""
+        plan = data_of(self.spec, version, f"version {version.name}")
+        key = plan.model_dump_json()
+        if key not in self._loaded:
+            self._loaded[key] = material.load(plan)
+        return plan, self._loaded[key]
+
+    def fingerprints(self) -> dict[str, dict[str, str]]:
+        return {
+            str(version.name): {part: data.fingerprint(part) for part in data.parts()}
+            for version in self.versions
+            for _, data in [self.data(version)]
+        }
+
+    def task(self, version: VersionPlan, earlier: list[Earlier], device: str) -> Task:
+        plan, data = self.data(version)
+        home = self.folder.version(str(version.name))
+        members = self.folder.members(self.spec.members)
+        return Task(version, plan, data, tuple(earlier), home, members, device, self.listener)
+
+    def rehearse(self) -> None:
+        """Every version that is still to be trained, on untrained networks."""
+        earlier: list[Earlier] = []
+        for version in self.versions:
+            task = self.task(version, earlier, "cpu")
+            if version.model is not None and version.checkpoint is None:
+                assert version.train is not None
+                material.device_of(version.train.device)
+                if not self.is_done(version):
+                    rehearse(task, f"version {version.name}")
+                network = material.build(material.model_spec(version.model), len(task.data.classes), 0, "model")
+                model = material.model_spec(version.model)
+                earlier.append(Release(task.name, network, model, task.data.classes, task.data.normalisation))
+            else:
+                earlier.append(self._given(task))
+
+    def train(self) -> None:
+        earlier: list[Earlier] = []
+        for version in self.versions:
+            trained = version.train or TrainPlan()
+            task = self.task(version, earlier, material.device_of(trained.device))
+            found = self.is_done(version)
+            if found:
+                earlier.append(self._found(task))
+            elif version.model is not None and version.checkpoint is None:
+                self.listener.version_begins(task.name, task.method.name, trained.epochs)
+                earlier.append(make_version(task))
+            else:
+                earlier.append(self._adopted(task))
+            self.listener.version_ends(task.name, found=found)
+
+    def _found(self, task: Task) -> Earlier:
+        card = read_json(task.home / CARD)
+        if card.get("kind") == "predictions":
+            return Recorded.load(task.home, str(card.get("source")))
+        return load_release(task.home)
+
+    def _adopted(self, task: Task) -> Earlier:
+        """A version from elsewhere, copied into this folder, so that the run goes on without its source."""
+        given = self._given(task)
+        task.home.mkdir(parents=True, exist_ok=True)
+        if isinstance(given, Recorded):
+            given.keep(task.home, task.data)
+            return given
+        given.save(task.home)
+        keep_predictions(given, task)
+        given.finish(task.home)
+        return given
+
+    def _given(self, task: Task) -> Earlier:
+        version = task.version
+        if self.is_done(version):
+            return self._found(task)
+        if version.predictions is not None:
+            recorded = Recorded.read(task.name, version.predictions)
+            recorded.check(task.data)
+            return recorded
+        if version.run is not None:
+            home = version_home(Path(version.run))
+            if home.resolve().is_relative_to(self.folder.path.resolve()):
+                raise InputError(
+                    f"version {task.name}: {version.run} lies in this run's own folder, and a version cannot come from "
+                    "itself."
+                )
+            return replace(load_release(home), name=task.name)
+        return _from_checkpoint(task)
+
+
+def _from_checkpoint(task: Task) -> Release:
+    version, data = task.version, task.data
+    assert version.model is not None
+    assert version.checkpoint is not None
+    if not version.checkpoint.endswith(".safetensors"):
+        raise InputError(f"version {task.name}: {version.checkpoint} is no .safetensors file; nothing else is loaded.")
+    classes = tuple(version.classes or data.classes)
+    model = material.model_spec(version.model)
+    tensors, _ = load_checkpoint(version.checkpoint)
+    network = material.build(model, len(classes), 0, f"version {task.name}")
+    load_weights(network, tensors, version.checkpoint).eval()
+    facts: dict[str, Any] = {"source": version.checkpoint, **facts_of(task)}
+    return Release(task.name, network, model, classes, data.normalisation, facts=facts)

@@ -1,0 +1,53 @@
+"""YAML as people write it: numbers such as 5e-4 are numbers, and a key that stands twice is a mistake."""
+
+import re
+from typing import Any
+
+import yaml
+
+from flipguard.types import InputError
+
+
+class _Loader(yaml.SafeLoader):
+    """The safe loader: plain values only, nothing in the text is code."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if key.value in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"'{key.value}' stands twice", key.start_mark)
+            seen.add(key.value)
+        found: dict[Any, Any] = super().construct_mapping(node, deep)
+        return found
+
+
+# YAML 1.1 takes 5e-4 for a text, as its numbers need a point; YAML 1.2 and everyone who writes it do not.
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
+)
+
+
+def parse_yaml(text: str, source: str) -> Any:
+    """The value that a YAML text stands for; what is no YAML is an error in one line.
+
+    >>> parse_yaml("rate: 5e-4", "spec.yaml")
+    {'rate': 0.0005}
+    >>> parse_yaml("rate: 1\\nrate: 2", "spec.yaml")
+    Traceback (most recent call last):
+    ...
+    flipguard.types.InputError: spec.yaml is not valid YAML: 'rate' stands twice (line 2, column 1).
+    """
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        place = f" (line {mark.line + 1}, column {mark.column + 1})" if mark is not None else ""
+        raise InputError(f"{source} is not valid YAML: {error.problem or error.context}{place}.") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise InputError(f"{source} is not valid YAML: {' '.join(str(error).split())[:200]}.") from error
+
+
+def as_yaml(value: Any) -> str:
+    """A plain value as YAML, keys in their own order."""
+    text: str = yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=120)
+    return text

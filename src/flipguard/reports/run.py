@@ -1,0 +1,82 @@
+"""What a training run came to: its comparisons, its matrix, or the mean over seeds."""
+
+import statistics
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from flipguard.comparison.result import Comparison
+from flipguard.reports.markdown import comparison_markdown, matrix_markdown
+from flipguard.reports.terminal import comparison_report, matrix_report
+from flipguard.reports.wording import NONE, clean
+
+if TYPE_CHECKING:
+    from flipguard.releases.outcome import Outcome
+
+FIGURES = {
+    "error_rate_old": "error, old",
+    "error_rate_new": "error, new",
+    "negative_flip_rate": "NFR",
+    "relative_negative_flip_rate": "relative NFR",
+    "churn": "churn",
+}
+
+
+def run_report(outcome: "Outcome") -> RenderableType:
+    """The last update in full; before it the matrix of a chain, or the mean over several seeds."""
+    return Group(*_sections(outcome))
+
+
+def _sections(outcome: "Outcome") -> Iterator[RenderableType]:
+    folder = clean(outcome.folder, 200)
+    yield Text(f"finished: {folder}" if outcome.found else f"done: {folder}")
+    if outcome.runs:
+        yield Padding(_seeds_table(outcome.runs), (1, 0, 0, 0))
+        return
+    if outcome.matrix is not None:
+        yield Padding(matrix_report(outcome.matrix), (1, 0, 0, 0))
+    if outcome.comparisons:
+        yield Padding(comparison_report(outcome.comparisons[-1]), (1, 0, 0, 0))
+
+
+def _seeds_table(runs: "Sequence[Outcome]") -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column(f"{clean(runs[0].versions[-2])} → {clean(runs[0].versions[-1])}" if _compared(runs) else "run")
+    for run in runs:
+        table.add_column(clean(run.folder.name), justify="right")
+    table.add_column("mean ± std", justify="right")
+    for field, title in FIGURES.items() if _compared(runs) else ():
+        values = [_value(run.comparisons[-1], field) for run in runs]
+        table.add_row(title, *(NONE if value is None else f"{100 * value:.2f}%" for value in values), spread(values))
+    return table
+
+
+def _compared(runs: "Sequence[Outcome]") -> bool:
+    return all(run.comparisons for run in runs)
+
+
+def _value(comparison: Comparison, field: str) -> float | None:
+    figure = getattr(comparison, field)
+    return None if figure is None else figure.value
+
+
+def spread(values: Sequence[float | None]) -> str:
+    """Mean and standard deviation in percent.
+
+    >>> spread([0.01, 0.03])
+    '2.00 ± 1.41%'
+    """
+    known = [value for value in values if value is not None]
+    if len(known) < 2 or len(known) < len(values):
+        return NONE
+    return f"{100 * statistics.mean(known):.2f} ± {100 * statistics.stdev(known):.2f}%"
+
+
+def run_markdown(outcome: "Outcome") -> str:
+    """comparison.md: every later version against every earlier one, the last update first."""
+    matrix = [] if outcome.matrix is None else [matrix_markdown(outcome.matrix)]
+    return "\n".join([*matrix, *(comparison_markdown(one) for one in reversed(outcome.comparisons))])

@@ -1,0 +1,182 @@
+"""The training spec: YAML and `key=value` in, a checked `TrainSpec` out; what is wrong is said in one line."""
+
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from flipguard.releases.plan import DataPlan, TrainSpec
+from flipguard.releases.yaml_text import parse_yaml
+from flipguard.types import InputError
+
+_SHORT = {"old": "run", "new": "run", "model": "name", "method": "name", "data": "name"}
+"""Keys whose value may be a text, short for a mapping with this one key."""
+
+
+def read_training_spec(path: str | Path, changes: Sequence[str] = ()) -> TrainSpec:
+    """A YAML file, with `key=value` changes laid over it: keys are dotted, values are YAML."""
+    path = Path(path)
+    raw = parse_yaml(_text(path), path.name)
+    if not isinstance(raw, dict):
+        raise InputError(f"{path.name} must be a mapping with data, old and new, it is {_kind(raw)}.")
+    return parse_training_spec(changed(raw, changes), path.name)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise InputError(f"{path} cannot be read: {reason}.") from error
+
+
+def parse_training_spec(raw: Mapping[str, Any], source: str = "spec") -> TrainSpec:
+    """A mapping, as YAML gives it, as a checked spec. Nothing is converted: "3" is no number."""
+    try:
+        return TrainSpec.model_validate(dict(raw), strict=True)
+    except ValidationError as error:
+        raise InputError(f"{source}: {_first_problem(error, raw)}") from error
+
+
+def read_data_plan(given: Sequence[str]) -> DataPlan:
+    """The data of a spec file, with `key=value` changes laid over it; without a file, of the changes alone."""
+    files, changes = [name for name in given if "=" not in name], [name for name in given if "=" in name]
+    if len(files) > 1:
+        raise InputError(f"--data takes one spec and key=value, not {' and '.join(files)}.")
+    raw: Any = {}
+    if files:
+        path = Path(files[0])
+        found = parse_yaml(_text(path), path.name)
+        raw = found.get("data", found) if isinstance(found, dict) else found
+    if isinstance(raw, str):
+        raw = {"name": raw}
+    if not isinstance(raw, dict):
+        raise InputError(f"{files[0]} must be a mapping with data, it is {_kind(raw)}.")
+    raw = changed(raw, changes)
+    try:
+        return DataPlan.model_validate(raw, strict=True)
+    except ValidationError as error:
+        raise InputError(f"--data: {_first_problem(error, raw, DataPlan)}") from error
+
+
+def training_schema() -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of a training spec."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **TrainSpec.model_json_schema()}
+
+
+def changed(raw: Mapping[str, Any], changes: Sequence[str]) -> dict[str, Any]:
+    """The spec with each `key=value` laid over it. Versions in a list go by name or place.
+
+    >>> changed({"method": "elodi", "versions": [{"name": "a"}]}, ["method.alpha=0.9", "versions.a.seed=3"])
+    {'method': {'name': 'elodi', 'alpha': 0.9}, 'versions': [{'name': 'a', 'seed': 3}]}
+    """
+    spec: dict[str, Any] = _copied(raw)
+    for change in changes:
+        key, equals, text = change.partition("=")
+        if not equals or not all(key.split(".")):
+            raise InputError(f"'{change}' is no key=value: write, for example, train.epochs=3.")
+        *above, last = key.split(".")
+        home: Any = spec
+        for depth, part in enumerate(above):
+            home = _inside(home, part, ".".join(above[: depth + 1]))
+        if isinstance(home, list):
+            home[_place(home, last, key)] = parse_yaml(text, key)
+        else:
+            home[last] = parse_yaml(text, key)
+    return spec
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _copied(inner) for key, inner in value.items()}
+    return [_copied(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _inside(home: Any, part: str, key: str) -> Any:
+    """The mapping or list at `part`, made when it is not there, and written out when it is short."""
+    where: Any = _place(home, part, key) if isinstance(home, list) else part
+    found = home[where] if isinstance(home, list) else home.get(where)
+    if found is None:
+        found = {}
+    elif isinstance(found, str) and part in _SHORT:
+        found = {_SHORT[part]: found}
+    if not isinstance(found, dict | list):
+        raise InputError(f"{key} is {_kind(found)}: it has no keys to set.")
+    home[where] = found
+    return found
+
+
+def _place(versions: list[Any], part: str, key: str) -> int:
+    names = [version.get("name") if isinstance(version, dict) else None for version in versions]
+    if part in names:
+        return names.index(part)
+    if part.isdecimal() and int(part) < len(versions):
+        return int(part)
+    raise InputError(f"{key}: there is no entry '{part}' in a list of {len(versions)}.")
+
+
+def _kind(value: Any) -> str:
+    names = {dict: "a mapping", list: "a list", str: "a text", type(None): "empty"}
+    return names.get(type(value), f"a single {type(value).__name__}")
+
+
+def _first_problem(error: ValidationError, raw: Mapping[str, Any], kind: type[BaseModel] = TrainSpec) -> str:
+    problem = error.errors()[0]
+    place = _place_in(problem["loc"], raw)
+    if problem["type"] == "extra_forbidden":
+        return unknown_key(place, _fields_at(place[:-1], kind))
+    if problem["type"] == "missing":
+        return f"'{'.'.join(place)}' is missing."
+    if problem["type"] == "value_error" and not place:
+        return f"{str(problem['msg']).removeprefix('Value error, ')}."
+    return f"{'.'.join(place)} {_expected(problem)}"
+
+
+def unknown_key(place: Sequence[str], known: Sequence[str]) -> str:
+    """`train has no key 'epoch'; did you mean 'epochs'?`"""
+    *above, name = place
+    home = ".".join(above) or "a spec"
+    close = get_close_matches(name, known, n=1)
+    hint = f"did you mean '{close[0]}'?" if close else f"known: {', '.join(known)}."
+    return f"{home} has no key '{name}'; {hint}"
+
+
+def _place_in(loc: Sequence[int | str], raw: Any) -> list[str]:
+    """The keys of a place as the user wrote them: a union's branches, which pydantic names too, are left out."""
+    place: list[str] = []
+    for number, part in enumerate(loc):
+        inside = isinstance(raw, dict) and part in raw
+        inside = inside or (isinstance(raw, list) and isinstance(part, int) and part < len(raw))
+        if inside:
+            raw = raw[part]
+        elif number < len(loc) - 1 or not isinstance(raw, dict):
+            continue
+        place.append(str(part))
+    return place
+
+
+def _expected(problem: Any) -> str:
+    words = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
+    for name, word in words.items():
+        if name in problem.get("ctx", {}):
+            return f"must be {word} {problem['ctx'][name]:g}, it is {problem['input']}."
+    message = str(problem["msg"]).removeprefix("Value error, ").replace("Input should be ", "")
+    if problem["type"] in ("model_type", "model_attributes_type", "dict_type"):
+        message = "a mapping"
+    return f"must be {message}, it is {problem['input']!r}."
+
+
+def _fields_at(place: Sequence[str], kind: type[BaseModel]) -> list[str]:
+    """The keys that a place in a spec can have."""
+    for part in place:
+        if not part.isdecimal():
+            kind = _model_in(kind.model_fields[part].annotation) or kind
+    return list(kind.model_fields)
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for inner in get_args(annotation) if (found := _model_in(inner)) is not None), None)
