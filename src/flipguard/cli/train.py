@@ -57,7 +57,7 @@ def train(
     releases = with_torch("flipguard.releases.run", "training", "train")
     if dry_run:
         return _dry_run(releases, wanted, folder)
-    listener = _listener(folder, track, quiet=json == STDOUT, plain=plain)
+    listener = _listener(track, quiet=json == STDOUT, plain=plain)
     try:
         outcome = releases.train(wanted, folder, listener=listener)
     except KeyboardInterrupt:
@@ -81,7 +81,7 @@ def _dry_run(releases: Any, wanted: "TrainSpec", folder: Path) -> int:
     return 0
 
 
-def _listener(folder: Path, track: str | None, *, quiet: bool, plain: bool) -> "Listener":
+def _listener(track: str | None, *, quiet: bool, plain: bool) -> "Listener":
     from rich.console import Console
 
     from flipguard.releases.listener import Listeners
@@ -89,7 +89,7 @@ def _listener(folder: Path, track: str | None, *, quiet: bool, plain: bool) -> "
 
     several: list[Listener] = []
     if track is not None:
-        several.append(with_torch("flipguard.releases.tracking", "tracking", "track").tracker(track, folder))
+        several.append(with_torch("flipguard.releases.tracking", "tracking", "track").tracker(track))
     console = Console(stderr=quiet, highlight=False, emoji=False)
     if plain or not console.is_terminal:
         several.append(PlainProgress(_aside if quiet else say))

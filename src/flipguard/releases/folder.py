@@ -4,7 +4,8 @@ spec.yaml                     the resolved spec
 run.json                      versions of what was used, the platform, data fingerprints, status, seconds
 members/<key>/                the ensembles' members (elsewhere when the spec says so)
 versions/<name>/              metrics.jsonl, state.safetensors while it trains; model.safetensors and model.json,
-                              predictions/<part>.parquet when it is done
+                              predictions/<part>.parquet when it is done; earlier/<name>.parquet, what an earlier
+                              version says of this one's test part, where its own is another
 comparison.json, matrix.json  every later version against every earlier one
 """
 
@@ -23,12 +24,13 @@ from flipguard.releases.yaml_text import as_yaml, parse_yaml
 from flipguard.types import InputError
 
 SPEC, RUN, LOCK = "spec.yaml", "run.json", "lock"
-METRICS, STATE, MODEL, CARD, PREDICTIONS = (
+METRICS, STATE, MODEL, CARD, PREDICTIONS, EARLIER = (
     "metrics.jsonl",
     "state.safetensors",
     "model.safetensors",
     "model.json",
     "predictions",
+    "earlier",
 )
 _FREE = {"folder", "device", "processes", "checkpoint_every"}
 """Keys that may change between two calls: where things are, and how the work is spread, decide no weights."""

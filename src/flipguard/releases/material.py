@@ -1,7 +1,5 @@
 """What a plan speaks of, made real: data, networks, seeds, the device."""
 
-from dataclasses import replace
-
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -86,21 +84,6 @@ def class_map(known: tuple[str, ...], data: DataSet, whose: str) -> tuple[int, .
 def as_codes(said: npt.NDArray[np.int64], mapping: tuple[int, ...] | None) -> npt.NDArray[np.int64]:
     """Predicted columns as the data's class codes."""
     return said if mapping is None else np.asarray(mapping, np.int64)[said]
-
-
-def in_classes(data: DataSet, part: str, classes: tuple[str, ...]) -> DataSet:
-    """The data with that part's labels as codes of a release's classes, which may be more or in another order."""
-    if data.classes == classes:
-        return data
-    places = {name: code for code, name in enumerate(classes)}
-    unknown = next((name for name in data.classes if name not in places), None)
-    if unknown is not None:
-        raise InputError(f"the data's class '{unknown}' is none of the release's {len(classes)} classes.")
-    codes = torch.tensor([*(places[name] for name in data.classes), -1])
-    split = data.part(part)
-    relabelled = replace(split, y=codes[split.y.cpu()])
-    empty = relabelled.select([])
-    return DataSet(data.name, empty, empty, classes, data.kind, data.normalisation, extra={part: relabelled})
 
 
 def _line(error: Exception) -> str:

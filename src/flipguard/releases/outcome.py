@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from flipguard.comparison import Comparison, GateSettings, Matrix, compare, matrix
-from flipguard.predictions import read_predictions
-from flipguard.releases.folder import PREDICTIONS, RunFolder, write_json
+from flipguard.predictions import Predictions, read_predictions
+from flipguard.releases.folder import EARLIER, PREDICTIONS, RunFolder, write_json
 
 
 @dataclass(frozen=True)
@@ -55,16 +55,20 @@ def conclude(folder: RunFolder, names: list[str], gate: GateSettings | None, *, 
     missing = (name for name in names if name not in there)
     notes = tuple(f"'{name}' has no predictions on the test part, so it is not compared." for name in missing)
     said = [read_predictions(files[name]) for name in there]
-    # Versions on other classes have other test samples: they are compared on those that both have.
-    grown = len({one.fingerprint for one in said}) > 1
-    options: dict[str, Any] = {"on_missing": "drop" if grown else "error"}
     compared = []
     for new in range(1, len(said)):
         for old in range(new):
-            last = old == new - 1 and new == len(said) - 1
-            compared.append(compare(said[old], said[new], gate=gate if last else None, **options))
-    chain = matrix(said, **options) if len(said) > 2 else None
+            again = folder.version(there[new]) / EARLIER / f"{there[old]}.parquet"
+            before = read_predictions(again) if again.exists() else said[old]
+            judged = gate if old == new - 1 and new == len(said) - 1 else None
+            compared.append(compare(before, said[new], gate=judged, on_missing=_missing(before, said[new])))
+    chain = matrix(said, on_missing=_missing(*said)) if len(said) > 2 else None
     write_json(folder.path / "comparison.json", [json.loads(one.model_dump_json()) for one in compared])
     if chain is not None:
         write_json(folder.path / "matrix.json", json.loads(chain.model_dump_json()))
     return Outcome(folder.path, tuple(names), tuple(compared), chain, found, notes)
+
+
+def _missing(*said: Predictions) -> str:
+    """Versions whose test parts differ are compared on the samples that they share."""
+    return "error" if len({one.fingerprint for one in said}) == 1 else "drop"

@@ -51,10 +51,23 @@ class Release:
         return material.as_codes(self.logits(data, part, device=device).argmax(axis=-1), mapping)
 
     def predictions(self, data: DataSet, part: str = "test", *, device: str = "cpu") -> Predictions:
-        """What it says about a part of the data, whose classes it must know, as a prediction file's rows."""
-        named = material.in_classes(data, part, self.classes)
+        """What it says about a part of the data, as a prediction file's rows.
+
+        The data may have other classes, as after growth: labels are then written by name.
+        """
+        facts: dict[str, Any] = {"model": self.model.name, "version": self.name, "metadata": dict(self.facts)}
+        if not set(data.classes) & set(self.classes):
+            raise InputError(
+                f"{data.name} has none of the {len(self.classes)} classes that '{self.name}' knows (it has "
+                f"'{data.classes[0]}', not '{self.classes[0]}')."
+            )
         logits = self.logits(data, part, device=device)
-        return as_predictions(logits, named, part, model=self.model.name, version=self.name, metadata=dict(self.facts))
+        if data.classes == self.classes:
+            return as_predictions(logits, data, part, **facts)
+        split = data.part(part)
+        names = [data.classes[code] if code >= 0 else None for code in split.y.tolist()]
+        rows: dict[str, Any] = {"id": split.ids, "label": names, "logits": logits, "slices": dict(split.slices)}
+        return Predictions.from_arrays(**rows, classes=self.classes, **facts)
 
     def save(self, home: Path) -> None:
         """Weights now; `finish` writes model.json, by which a version counts as done."""

@@ -16,7 +16,7 @@ from flipguard.releases.recorded import Recorded
 from flipguard.releases.references import Earlier, Task
 from flipguard.releases.release import Release, load_release, version_home
 from flipguard.releases.resolve import as_dict, data_of, resolve
-from flipguard.releases.version import facts_of, keep_predictions, make_version, rehearse, versions_used
+from flipguard.releases.version import facts_of, keep_earlier, keep_predictions, make_version, rehearse, versions_used
 from flipguard.training.distributed import place as team_place
 from flipguard.types import InputError
 
@@ -54,6 +54,7 @@ def _train_one(spec: TrainSpec, out: Path, listener: Listener) -> Outcome:
         listener.run_begins(str(out), resolved)
         found = all(job.is_done(version) for version in job.versions)
         if not found:
+            job.check_data(folder.facts().get("data", {}))
             job.rehearse()
             folder.note({"status": "running", "versions": versions_used(), "data": job.fingerprints()})
             job.train()
@@ -97,6 +98,17 @@ class _Job:
             for version in self.versions
             for _, data in [self.data(version)]
         }
+
+    def check_data(self, begun: dict[str, dict[str, str]]) -> None:
+        """The samples are those that the run was begun with."""
+        for name, parts in self.fingerprints().items():
+            for part, now in parts.items():
+                then = begun.get(name, {}).get(part, now)
+                if then != now:
+                    raise InputError(
+                        f"{self.folder.path}: the {part} samples of '{name}' are not those that the run was begun with "
+                        f"({then}, now {now}): bring them back, or give another --out."
+                    )
 
     def task(self, version: VersionPlan, earlier: list[Earlier], device: str) -> Task:
         plan, data = self.data(version)
@@ -150,6 +162,7 @@ class _Job:
             return given
         given.save(task.home)
         keep_predictions(given, task)
+        keep_earlier(task)
         given.finish(task.home)
         return given
 
@@ -168,7 +181,9 @@ class _Job:
                     f"version {task.name}: {version.run} lies in this run's own folder, and a version cannot come from "
                     "itself."
                 )
-            return replace(load_release(home), name=task.name)
+            found = load_release(home)
+            source = {"source": version.run, "test": task.data.fingerprint("test")}
+            return replace(found, name=task.name, facts={**found.facts, **source})
         return _from_checkpoint(task)
 
 

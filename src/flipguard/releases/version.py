@@ -16,7 +16,8 @@ from flipguard.data import Batches, DataSet
 from flipguard.ensembles import NetworkReference, SingleStudent
 from flipguard.methods import Card
 from flipguard.releases import material
-from flipguard.releases.folder import METRICS, PREDICTIONS, STATE, Metrics
+from flipguard.releases.folder import EARLIER, METRICS, PREDICTIONS, STATE, Metrics
+from flipguard.releases.recorded import Recorded
 from flipguard.releases.references import Task, members, references_of
 from flipguard.releases.release import Release
 from flipguard.releases.resolve import build, card_of, recipe_of
@@ -34,6 +35,7 @@ def make_version(task: Task) -> Release:
     release = KINDS[card.kind](task)
     release.save(task.home)
     keep_predictions(release, task)
+    keep_earlier(task)
     release.finish(task.home)
     (task.home / STATE).unlink(missing_ok=True)
     return release
@@ -44,6 +46,14 @@ def keep_predictions(release: Release, task: Task) -> None:
     (task.home / PREDICTIONS).mkdir(parents=True, exist_ok=True)
     for part in held_out(task.data):
         release.predictions(task.data, part, device=task.device).write(task.home / PREDICTIONS / f"{part}.parquet")
+
+
+def keep_earlier(task: Task) -> None:
+    """What earlier versions say of this one's test part, where it is another than theirs: the data grew."""
+    for one in task.earlier:
+        if isinstance(one, Release) and one.facts.get("test") != task.data.fingerprint("test"):
+            (task.home / EARLIER).mkdir(exist_ok=True)
+            one.predictions(task.data, "test", device=task.device).write(task.home / EARLIER / f"{one.name}.parquet")
 
 
 def held_out(data: DataSet) -> list[str]:
@@ -123,7 +133,7 @@ def facts_of(task: Task) -> dict[str, Any]:
     x = data.train.x
     shape = list(x.shape[1:]) if isinstance(x, torch.Tensor) else None
     about = {"name": data.name, "kind": data.kind, "input_shape": shape, "train": data.fingerprint("train")}
-    return {"data": about, **plan, "versions": versions_used()}
+    return {"data": about, "test": data.fingerprint("test"), **plan, "versions": versions_used()}
 
 
 def versions_used() -> dict[str, str]:
@@ -204,6 +214,9 @@ def rehearse(task: Task, place: str) -> None:
         raise InputError(
             f"{place}.train.batch_size {version.train.batch_size} is above the {len(data.train):,} training samples."
         )
+    for one in task.earlier:
+        known = one.classes(data) if isinstance(one, Recorded) else one.classes
+        material.class_map(known, data, f"the version '{one.name}'")
     method = build(task.method)
     with torch.random.fork_rng(devices=[]):
         model = material.model_spec(version.model).for_method(method)

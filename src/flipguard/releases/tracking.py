@@ -1,0 +1,70 @@
+"""Every epoch's figures to TensorBoard, MLflow or Weights & Biases, through accelerate's trackers."""
+
+import importlib
+import importlib.util
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from flipguard.models.nearest import nearest
+from flipguard.releases.folder import deciding
+from flipguard.releases.listener import Listener
+from flipguard.types import InputError, MissingExtra
+
+TRACKERS: dict[str, Callable[[Any, Path], Any]] = {
+    "tensorboard": lambda room, folder: room.TensorBoardTracker("tensorboard", folder),
+    "mlflow": lambda room, folder: room.MLflowTracker("flipguard", run_name=folder.name),
+    "wandb": lambda room, folder: room.WandBTracker("flipguard", name=folder.name),
+}
+"""TensorBoard's files lie in the run folder; where the others keep theirs, their own environment variables say."""
+
+
+def tracker(name: str) -> "Tracking":
+    """A listener that logs to the tracker of that name."""
+    if name not in TRACKERS:
+        raise InputError(f"there is no tracker '{name}'{nearest(name, TRACKERS)}")
+    for library in ("accelerate", name):
+        if importlib.util.find_spec(library) is None:
+            raise MissingExtra(f"tracking with {name} needs {library}: pip install 'flipguard[track]' {library}")
+    return Tracking(name)
+
+
+class Tracking(Listener):
+    """A tracker's run for each run folder: the resolved spec as its configuration, figures by version.
+
+    Steps are epochs, counted through the versions in order, as some trackers take no step twice.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._run: Any = None
+        self._before: dict[str, int] = {}
+
+    def run_begins(self, folder: str, spec: Mapping[str, Any]) -> None:
+        self.close()
+        room = importlib.import_module("accelerate.tracking")
+        self._run = TRACKERS[self._name](room, Path(folder))
+        self._run.start()
+        self._run.store_init_configuration({key: _simple(value) for key, value in deciding(spec).items()})
+        epochs = 0
+        for version in spec["versions"]:
+            self._before[version["name"]] = epochs
+            epochs += version.get("train", {}).get("epochs", 0)
+
+    def epoch(self, version: str, figures: Mapping[str, Any]) -> None:
+        told = {**figures, **{f"loss/{name}": value for name, value in figures["terms"].items()}}
+        numbers = {
+            f"{version}/{name}": float(value)
+            for name, value in told.items()
+            if isinstance(value, int | float) and name != "epochs"
+        }
+        self._run.log(numbers, step=self._before[version] + figures["epoch"])
+
+    def close(self) -> None:
+        if self._run is not None:
+            self._run.finish()
+            self._run = None
+
+
+def _simple(value: Any) -> Any:
+    return value if isinstance(value, bool | int | float | str) else str(value)
