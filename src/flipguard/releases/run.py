@@ -49,6 +49,7 @@ def check(spec: TrainSpec, out: str | Path) -> None:
 def _train_one(spec: TrainSpec, out: Path, listener: Listener) -> Outcome:
     folder, resolved, began = RunFolder(out), as_dict(spec), time.perf_counter()
     job = _Job(spec, folder, listener)
+    job.check_sources()
     with folder.held():
         folder.adopt(resolved)
         listener.run_begins(str(out), resolved)
@@ -98,6 +99,16 @@ class _Job:
             for version in self.versions
             for _, data in [self.data(version)]
         }
+
+    def check_sources(self) -> None:
+        """A version that comes from elsewhere cannot come from this run."""
+        for version in self.versions:
+            for source in (version.run, version.checkpoint, version.predictions):
+                if source is not None and Path(source).resolve().is_relative_to(self.folder.path.resolve()):
+                    raise InputError(
+                        f"version {version.name}: {source} lies in this run's own folder, and a version cannot come "
+                        "from its own run."
+                    )
 
     def check_data(self, begun: dict[str, dict[str, str]]) -> None:
         """The samples are those that the run was begun with."""
@@ -175,13 +186,7 @@ class _Job:
             recorded.check(task.data)
             return recorded
         if version.run is not None:
-            home = version_home(Path(version.run))
-            if home.resolve().is_relative_to(self.folder.path.resolve()):
-                raise InputError(
-                    f"version {task.name}: {version.run} lies in this run's own folder, and a version cannot come from "
-                    "itself."
-                )
-            found = load_release(home)
+            found = load_release(version_home(Path(version.run)))
             source = {"source": version.run, "test": task.data.fingerprint("test")}
             return replace(found, name=task.name, facts={**found.facts, **source})
         return _from_checkpoint(task)

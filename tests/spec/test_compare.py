@@ -22,7 +22,7 @@ def test_both_tables_are_read(tmp_path: Path) -> None:
 
 
 def test_the_example_in_the_docs_names_every_key() -> None:
-    path = Path(__file__).parents[1] / "docs" / "flipguard.toml"
+    path = Path(__file__).parents[2] / "docs" / "flipguard.toml"
     read_spec(path)
     text = path.read_text(encoding="utf-8")
     assert "max_nfr" in text

@@ -1,0 +1,109 @@
+"""The run folder: whose it is, who may write, and that no epoch is told twice."""
+
+import json
+import multiprocessing
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flipguard.releases import TrainSpec, resolve
+from flipguard.releases.folder import Metrics, RunFolder
+from flipguard.releases.resolve import as_dict
+from flipguard.types import InputError
+
+Make = Callable[..., TrainSpec]
+
+
+def resolved(spec: TrainSpec) -> dict[str, Any]:
+    return as_dict(resolve(spec))
+
+
+def adopt(folder: Path, spec: TrainSpec) -> None:
+    run = RunFolder(folder)
+    with run.held():
+        run.adopt(resolved(spec))
+
+
+@pytest.mark.parametrize(
+    ("change", "key", "before", "now"),
+    [
+        ("new.train.epochs=5", "versions.new.train.epochs", "3", "5"),
+        ("new.model.hidden=[11]", "versions.new.model.hidden", "[7]", "[11]"),
+        ("data.per_class=11", "data.per_class", "13", "11"),
+        ("seed=2", "versions.old.seeds.initialisation", "0", "2000000"),
+        ("method.name=dropout", "versions.old.method.name", '"none"', '"dropout"'),
+        ("old.method.label_smoothing=0.1", "versions.old.method.label_smoothing", "0.0", "0.1"),
+        ("train.clip_norm=1.0", "versions.old.train.clip_norm", "nothing", "1.0"),
+    ],
+)
+def test_a_spec_that_would_give_other_networks_is_refused(
+    change: str, key: str, before: str, now: str, tmp_path: Path, small: Make
+) -> None:
+    adopt(tmp_path, small())
+    written = (tmp_path / "spec.yaml").read_text()
+    with pytest.raises(InputError) as caught:
+        adopt(tmp_path, small(change))
+    assert f"begun with {key} {before}, and this spec has {now}: use the same, or another --out." in str(caught.value)
+    assert (tmp_path / "spec.yaml").read_text() == written
+
+
+@pytest.mark.parametrize("change", ["train.device=auto", "train.checkpoint_every=7", "train.processes=2", "members=x"])
+def test_what_decides_no_weights_may_change(change: str, tmp_path: Path, small: Make) -> None:
+    adopt(tmp_path, small())
+    adopt(tmp_path, small(change))
+
+
+def chain(*widths: int, names: str = "abcde") -> dict[str, Any]:
+    listed = [{"name": n, "model": {"name": "mlp", "hidden": [w]}} for n, w in zip(names, widths, strict=False)]
+    return {"old": None, "new": None, "versions": listed}
+
+
+def test_versions_are_added_at_the_end_only(tmp_path: Path, small: Make) -> None:
+    adopt(tmp_path, small(**chain(3, 5)))
+    adopt(tmp_path, small(**chain(3, 5, 7)))
+    with pytest.raises(InputError, match="versions are added at the end"):
+        adopt(tmp_path, small(**chain(3, 11, 5, 7, names="axbc")))
+    with pytest.raises(InputError, match=r"begun with versions\.c"):
+        adopt(tmp_path, small(**chain(3, 5)))
+
+
+def test_a_folder_of_other_things_is_left_alone(tmp_path: Path, small: Make) -> None:
+    (tmp_path / "thesis.tex").write_text("precious")
+    with pytest.raises(InputError, match=r"holds other things and no spec\.yaml"):
+        adopt(tmp_path, small())
+    assert (tmp_path / "thesis.tex").read_text() == "precious"
+
+
+def hold(folder: Path, ready: Any, leave: Any) -> None:
+    with RunFolder(folder).held():
+        ready.set()
+        leave.wait(30)
+
+
+def test_a_folder_has_one_writer_and_its_lock_goes_with_it(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    ready, leave = context.Event(), context.Event()
+    holder = context.Process(target=hold, args=(tmp_path, ready, leave))
+    holder.start()
+    assert ready.wait(30)
+    with pytest.raises(InputError, match=f"is in use by process {holder.pid} on "), RunFolder(tmp_path).held():
+        pass
+    holder.kill()
+    holder.join()
+    with RunFolder(tmp_path).held():
+        assert f"process {os.getpid()} on" in (tmp_path / "lock").read_text()
+
+
+def test_an_epoch_that_is_told_again_takes_the_place_of_what_stood_there(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    told = Metrics(path)
+    for epoch in range(4):
+        told.add({"epoch": epoch, "error": 0.5})
+    again = Metrics(path)
+    again.add({"epoch": 2, "error": 0.25})
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [line["epoch"] for line in lines] == [0, 1, 2]
+    assert lines[2]["error"] == 0.25

@@ -1,0 +1,266 @@
+"""`flipguard train` and `flipguard predict` as real processes: killed, interrupted, refused, watched."""
+
+import json
+import os
+import pty
+import random
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import torch
+from typer.testing import CliRunner, Result
+
+import flipguard
+from flipguard.checkpoints import load_checkpoint
+from flipguard.cli.app import app
+from flipguard.releases.yaml_text import as_yaml
+
+ROOT = Path(__file__).parents[1]
+SPEC: dict[str, Any] = {
+    "data": {"name": "digits", "test_size": 0.6, "validation": 71, "per_class": 13},
+    "old": {"model": {"name": "mlp", "hidden": [5]}},
+    "new": {"model": {"name": "mlp", "hidden": [7]}},
+    "method": {"name": "elodi", "ensemble": {"members": 2}},
+    "train": {"epochs": 3, "batch_size": 31, "learning_rate": 0.05, "device": "cpu", "processes": 1},
+}
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(a) for a in arguments], prog_name="flipguard")
+
+
+def start(*arguments: object, **options: Any) -> "subprocess.Popen[str]":
+    """A real process in the current folder, in a group of its own, with one thread."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "flipguard", *map(str, arguments)]
+    return subprocess.Popen(
+        command,
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        **options,
+    )
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("update.yaml").write_text(as_yaml(SPEC))
+    return tmp_path
+
+
+def without_seconds(path: Path) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    return [{name: value for name, value in line.items() if name != "seconds"} for line in lines]
+
+
+def test_a_run_that_is_killed_goes_on_to_the_same_bits(folder: Path) -> None:
+    """SIGKILL at random moments, until a call gets through: weights and metrics are those of an unbroken run."""
+    changes = ["method.name=kd", "method.ensemble=null", "train.epochs=60", "train.checkpoint_every=1"]
+    whole = run("train", "update.yaml", *changes, "--out", "whole")
+    assert whole.exit_code == 0, whole.stderr
+    chance, kills = random.Random(17), 0
+    for _ in range(20):
+        process = start("train", "update.yaml", *changes, "--out", "broken")
+        assert process.stdout is not None
+        if kills < 2:
+            # Only once an epoch is told: earlier there is little to lose.
+            while "epoch" not in process.stdout.readline():
+                assert process.poll() is None
+            time.sleep(chance.uniform(0.0, 0.4))
+            process.kill()
+        process.communicate()
+        if process.returncode == 0:
+            break
+        assert process.returncode == -signal.SIGKILL
+        kills += 1
+    assert kills >= 1
+    for version in ("old", "new"):
+        one, other = (Path(name) / "versions" / version for name in ("whole", "broken"))
+        expected, found = (load_checkpoint(home / "model.safetensors")[0] for home in (one, other))
+        assert expected.keys() == found.keys()
+        assert all(torch.equal(expected[name], found[name]) for name in expected)
+        assert [line["epoch"] for line in without_seconds(other / "metrics.jsonl")] == list(range(60))
+        assert without_seconds(one / "metrics.jsonl") == without_seconds(other / "metrics.jsonl")
+        assert not (other / "state.safetensors").exists()
+
+
+def test_an_interrupted_run_says_how_to_go_on(folder: Path) -> None:
+    changes = ["method=none", "train.epochs=5000"]
+    process = start("train", "update.yaml", *changes, "--out", "a")
+    assert process.stdout is not None
+    while "epoch" not in process.stdout.readline():
+        assert process.poll() is None
+    second = run("train", "update.yaml", *changes, "--out", "a")
+    assert second.exit_code == 2
+    assert f"a is in use by process {process.pid} on" in second.stderr
+    process.send_signal(signal.SIGINT)
+    _, complaint = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert complaint == "flipguard: interrupted. The same command goes on from what a holds.\n"
+    assert json.loads(Path("a/run.json").read_text())["status"] == "running"
+
+
+def test_the_table_again_when_it_is_finished(folder: Path) -> None:
+    first, second = (run("train", "update.yaml") for _ in range(2))
+    assert (first.exit_code, second.exit_code) == (0, 0)
+    assert "done: runs/update" in first.stdout
+    assert "finished: runs/update" in second.stdout
+    assert first.stdout.split("done: runs/update")[1] == second.stdout.split("finished: runs/update")[1]
+    assert "old: 2 of 2 members" in first.stdout
+    assert re.search(r"new: epoch 3 of 3 .*cross_entropy .*error .*NFR ", first.stdout)
+    assert Path("runs/update/comparison.md").read_text().count("negative flip") > 0
+
+
+def test_only_json_on_stdout(folder: Path) -> None:
+    result = run("train", "update.yaml", "--json", "-")
+    found = json.loads(result.stdout)
+    assert found["versions"] == ["old", "new"]
+    assert found["comparisons"] == json.loads(Path("runs/update/comparison.json").read_text())
+    assert "new: epoch 3 of 3" in result.stderr
+
+
+def test_seeds_end_in_mean_and_deviation(folder: Path) -> None:
+    result = run("train", "update.yaml", "method=none", "seed=[1, 2]", "train.epochs=1", "--json", "out.json")
+    assert result.exit_code == 0
+    assert re.search(r"NFR +\d+\.\d\d% +\d+\.\d\d% +\d+\.\d\d ± \d+\.\d\d%", result.stdout)
+    assert [Path(one["folder"]).name for one in json.loads(Path("out.json").read_text())["runs"]] == [
+        "seed_1",
+        "seed_2",
+    ]
+
+
+def test_a_gate_in_the_spec_decides_the_exit_status(folder: Path) -> None:
+    assert run("train", "update.yaml", "method=none", "gate.max_nfr=1.0").exit_code == 0
+    refused = run("train", "update.yaml", "method=none", "gate.max_nfr=0.0001")
+    assert refused.exit_code == 1
+    assert "max-nfr" in refused.stdout or "NFR" in refused.stdout
+
+
+def test_a_dry_run_prints_a_spec_that_is_one_and_writes_nothing(folder: Path) -> None:
+    result = run("train", "update.yaml", "method.alpha=0.5", "--dry-run")
+    assert result.exit_code == 0
+    assert [path.name for path in folder.iterdir()] == ["update.yaml"]
+    Path("again.yaml").write_text(result.stdout)
+    again = run("train", "again.yaml", "--dry-run")
+    assert again.stdout == result.stdout
+    assert "alpha: 0.5" in result.stdout
+
+
+def test_on_a_terminal_there_is_one_live_table(folder: Path) -> None:
+    """A real terminal of 120 columns."""
+    leader, follower = pty.openpty()
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "120", "TERM": "xterm"}
+    command = [sys.executable, "-m", "flipguard", "train", "update.yaml", "method.ensemble.members=1"]
+    process = subprocess.Popen(command, env=environment, stdout=follower, stderr=follower)
+    os.close(follower)
+    seen = b""
+    while process.poll() is None or select.select([leader], [], [], 0.2)[0]:
+        if select.select([leader], [], [], 0.2)[0]:
+            try:
+                seen += os.read(leader, 65536)
+            except OSError:
+                break
+    os.close(leader)
+    assert process.wait() == 0
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen.decode())
+    assert re.search(r"version +method +members +epoch +loss", text)
+    assert re.search(r"new +elodi +1/1", text)
+    assert "epoch 3 of 3" not in text
+
+
+def test_predictions_of_a_release_are_those_of_its_run(folder: Path) -> None:
+    assert run("train", "update.yaml", "method=none").exit_code == 0
+    result = run("predict", "runs/update", "--data", "update.yaml", "--part", "validation", "--out", "v.parquet")
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout == "71 predictions of mlp new: v.parquet\n"
+    kept = flipguard.read_predictions("runs/update/versions/new/predictions/validation.parquet")
+    assert flipguard.read_predictions("v.parquet").table().equals(kept.table())
+    old = run(
+        "predict", "runs/update", "--version", "old", "--data", "name=digits", "test_size=0.6", "--out", "old.parquet"
+    )
+    assert old.exit_code == 0, old.stderr
+    assert run("compare", "old.parquet", "runs/update/versions/new/predictions/test.parquet").exit_code == 0
+
+
+def test_the_schema_of_a_spec_takes_every_recipe(folder: Path) -> None:
+    schema = json.loads(run("schema", "train").stdout)
+    from flipguard.spec import read_training_spec
+
+    recipes = sorted((ROOT / "recipes").glob("*.yaml"))
+    assert recipes
+    for path in recipes:
+        spec = read_training_spec(path)
+        jsonschema.validate(json.loads(spec.model_dump_json(exclude_unset=True)), schema)
+        assert path.read_text().startswith(f"# flipguard train recipes/{path.name}")
+
+
+def assert_refused(result: Result, *parts: str) -> None:
+    assert result.exit_code == 2, result.stdout
+    lines = result.stderr.splitlines()
+    assert len(lines) == 1, result.stderr
+    assert "--debug" not in lines[0], lines[0]
+    for part in parts:
+        assert part in lines[0]
+
+
+REFUSED: dict[str, tuple[list[str], str]] = {
+    "no file": (["nowhere.yaml"], "nowhere.yaml cannot be read: No such file or directory."),
+    "a folder": (["."], ". cannot be read: Is a directory."),
+    "a typo": (["update.yaml", "trian.epochs=3"], "a spec has no key 'trian'; did you mean 'train'?"),
+    "no key=value": (["update.yaml", "epochs"], "'epochs' is no key=value"),
+    "an unknown method": (["update.yaml", "method.name=eldoi"], "did you mean 'elodi'?"),
+    "an unknown model": (["update.yaml", "new.model.name=mpl"], "did you mean 'mlp'?"),
+    "an unknown data set": (["update.yaml", "data.name=digit"], "did you mean 'digits'?"),
+    "an unknown tracker": (["update.yaml", "--track", "tensorbord"], "did you mean 'tensorboard'?"),
+    "no such device": (["update.yaml", "--device", "tpu"], "the device 'tpu' is not there"),
+    "the spec as output": (["update.yaml", "--json", "update.yaml"], "--json update.yaml would overwrite update.yaml"),
+    "a file as folder": (["update.yaml", "--out", "update.yaml"], "the run folder update.yaml cannot be written"),
+    "no permission": (["update.yaml", "--out", "/proc/flipguard"], "the run folder /proc/flipguard cannot be written"),
+    "a dry run of nonsense": (["update.yaml", "--dry-run", "new.model.hidden=[0]"], "hidden must be at least 1"),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_bad_input_is_one_line(kind: str, folder: Path) -> None:
+    arguments, expected = REFUSED[kind]
+    assert_refused(run("train", *arguments), expected)
+
+
+def test_a_spec_that_contradicts_the_folder(folder: Path) -> None:
+    assert run("train", "update.yaml", "method=none").exit_code == 0
+    assert_refused(
+        run("train", "update.yaml", "method=none", "train.learning_rate=0.07"),
+        "runs/update was begun with versions.old.train.learning_rate 0.05, and this spec has 0.07",
+        "another --out",
+    )
+
+
+PREDICT: dict[str, tuple[list[str], str]] = {
+    "no run": (["nowhere", "--data", "name=digits"], "the run folder nowhere does not exist."),
+    "no run folder": ([".", "--data", "name=digits"], ". is no run folder: it has no spec.yaml."),
+    "no data": (["runs/update", "--data", "validation=3"], "--data: 'name' is missing."),
+    "unknown data": (["runs/update", "--data", "name=digit"], "did you mean 'digits'?"),
+    "no such version": (["runs/update", "--data", "name=digits", "--version", "x"], "no version 'x' that is finished"),
+    "no such part": (["runs/update", "--data", "name=digits", "--part", "dev"], "digits has no part 'dev'"),
+    "other inputs": (["runs/update", "--data", "name=table", "folder=.", "train=t.csv", "test=t.csv"], "has none of"),
+}
+
+
+def test_predictions_that_cannot_be_made(folder: Path) -> None:
+    assert run("train", "update.yaml", "method=none").exit_code == 0
+    Path("t.csv").write_text("x,y,label\n1,2,a\n3,4,b\n")
+    for arguments, expected in PREDICT.values():
+        assert_refused(run("predict", *arguments, "--out", "x.parquet"), expected)
+    assert_refused(run("predict", "runs/update", "--data", "name=digits", "--out", "x.csv"), "written as .parquet")
+    assert not Path("x.parquet").exists()
