@@ -108,7 +108,7 @@ def test_an_interrupted_run_says_how_to_go_on(folder: Path) -> None:
     _, complaint = process.communicate(timeout=30)
     assert process.returncode == 130
     assert complaint == "flipguard: interrupted. The same command goes on from what a holds.\n"
-    assert json.loads(Path("a/run.json").read_text())["status"] == "running"
+    assert json.loads(Path("a/run.json").read_text())["status"] == "stopped"
 
 
 def test_the_table_again_when_it_is_finished(folder: Path) -> None:

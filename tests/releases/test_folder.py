@@ -11,7 +11,7 @@ import pytest
 
 from flipguard.releases import TrainSpec, resolve
 from flipguard.releases.folder import Metrics, RunFolder
-from flipguard.releases.resolve import as_dict
+from flipguard.releases.resolved import as_dict
 from flipguard.types import InputError
 
 Make = Callable[..., TrainSpec]

@@ -139,3 +139,12 @@ def test_the_schema_accepts_what_the_types_accept_and_refuses_a_typo() -> None:
     jsonschema.validate(spec, schema)
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({**spec, "trian": {}}, schema)
+
+
+def test_the_page_names_every_key() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "training-spec.md").read_text()
+    schema = training_schema()
+    kinds = [schema, *schema["$defs"].values()]
+    keys = {key for kind in kinds for key in kind["properties"]}
+    assert len(keys) > 50
+    assert [key for key in sorted(keys) if f"`{key}`" not in page and f"`ensemble.{key}`" not in page] == []

@@ -72,7 +72,7 @@ def train(
 
 
 def _dry_run(releases: Any, wanted: "TrainSpec", folder: Path) -> int:
-    from flipguard.releases.resolve import as_dict
+    from flipguard.releases.resolved import as_dict
     from flipguard.releases.yaml_text import as_yaml
 
     releases.check(wanted, folder)

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from flipguard.releases.outcome import Outcome
     from flipguard.releases.plan import TrainSpec
     from flipguard.releases.release import Release, load_release
-    from flipguard.releases.resolve import resolve
+    from flipguard.releases.resolved import resolve
     from flipguard.releases.run import train
 
 _HOME = {
@@ -17,7 +17,7 @@ _HOME = {
     **dict.fromkeys(("Release", "load_release"), "flipguard.releases.release"),
     "Outcome": "flipguard.releases.outcome",
     "TrainSpec": "flipguard.releases.plan",
-    "resolve": "flipguard.releases.resolve",
+    "resolve": "flipguard.releases.resolved",
     "train": "flipguard.releases.run",
 }
 

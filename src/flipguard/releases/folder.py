@@ -155,6 +155,15 @@ def _epochs(path: Path) -> list[dict[str, Any]]:
         raise InputError(f"{path} is damaged ({error}): remove it.") from error
 
 
+def made(folder: Path) -> Path:
+    """The folder, made when it is not there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{folder} cannot be made: {error.strerror or error}.") from error
+    return folder
+
+
 def write_json(path: Path, value: Any) -> None:
     """Whole or not at all."""
     with whole_file(path) as beside:

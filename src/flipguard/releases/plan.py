@@ -1,6 +1,6 @@
 """The training spec as types: data, versions, method, training. Needs no torch, so that a schema can be printed.
 
-A plan says what is wanted and may leave out the rest; `flipguard.releases.resolve` fills it in and holds it against
+A plan says what is wanted and may leave out the rest; `flipguard.releases.resolved` fills it in and holds it against
 what the methods, models and loaders take.
 """
 

@@ -13,7 +13,7 @@ from flipguard.data import DataSet
 from flipguard.ensembles import CachedReference
 from flipguard.predictions import Predictions, read_predictions
 from flipguard.releases import material
-from flipguard.releases.folder import CARD, PREDICTIONS, write_json
+from flipguard.releases.folder import CARD, PREDICTIONS, made, write_json
 from flipguard.types import InputError
 
 SOURCE = "source.parquet"
@@ -101,8 +101,7 @@ class Recorded:
 
     def keep(self, home: Path, data: DataSet) -> None:
         """Copy the rows into a version's folder; those of the held-out parts, where all are there, to files apart."""
-        folder = home / PREDICTIONS
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = made(home / PREDICTIONS)
         self.said.write(folder / SOURCE)
         for part in ("validation", "test"):
             rows, missing = self.rows(data, part) if part in data.parts() else (np.empty(0, np.int64), [part])

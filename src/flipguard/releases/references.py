@@ -16,7 +16,7 @@ from flipguard.releases.listener import Listener
 from flipguard.releases.plan import DataPlan, EnsemblePlan, MethodPlan, VersionPlan
 from flipguard.releases.recorded import Recorded
 from flipguard.releases.release import Release
-from flipguard.releases.resolve import recipe_of
+from flipguard.releases.resolved import recipe_of
 from flipguard.training import fit_members
 from flipguard.types import InputError, Normalisation, Reference
 

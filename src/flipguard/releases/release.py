@@ -16,7 +16,7 @@ from flipguard.predictions import Predictions
 from flipguard.releases import material
 from flipguard.releases.folder import CARD, MODEL, SPEC, read_json, write_json
 from flipguard.releases.plan import DataPlan
-from flipguard.releases.resolve import check_data
+from flipguard.releases.resolved import check_data
 from flipguard.releases.yaml_text import parse_yaml
 from flipguard.training import ModelSpec, as_predictions, predict_logits
 from flipguard.types import InputError, Normalisation

@@ -1,6 +1,7 @@
 """From a spec to a run folder: versions in order, each trained once, found again when they are there."""
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -8,14 +9,14 @@ from typing import Any
 from flipguard.checkpoints import load_checkpoint, load_weights
 from flipguard.data import DataSet
 from flipguard.releases import material
-from flipguard.releases.folder import CARD, RunFolder, read_json
+from flipguard.releases.folder import CARD, RunFolder, made, read_json
 from flipguard.releases.listener import Listener
 from flipguard.releases.outcome import Outcome, conclude
 from flipguard.releases.plan import DataPlan, TrainPlan, TrainSpec, VersionPlan
 from flipguard.releases.recorded import Recorded
 from flipguard.releases.references import Earlier, Task
 from flipguard.releases.release import Release, load_release, version_home
-from flipguard.releases.resolve import as_dict, data_of, resolve
+from flipguard.releases.resolved import as_dict, data_of, resolve
 from flipguard.releases.version import facts_of, keep_earlier, keep_predictions, make_version, rehearse, versions_used
 from flipguard.training.distributed import place as team_place
 from flipguard.types import InputError
@@ -58,14 +59,19 @@ def _train_one(spec: TrainSpec, out: Path, listener: Listener) -> Outcome:
             job.check_data(folder.facts().get("data", {}))
             job.rehearse()
             folder.note({"status": "running", "versions": versions_used(), "data": job.fingerprints()})
-            job.train()
+            try:
+                job.train()
+            except BaseException:
+                with suppress(InputError):
+                    seconds = float(folder.facts().get("seconds", 0.0)) + time.perf_counter() - began
+                    folder.note({"status": "stopped", "seconds": round(seconds, 3)})
+                raise
         outcome = conclude(folder, [str(version.name) for version in job.versions], spec.gate, found=found)
         for text in outcome.notes:
             listener.note(text)
-        before = 0.0 if not folder.facts() else float(folder.facts().get("seconds", 0.0))
         if not found:
-            seconds = round(before + time.perf_counter() - began, 3)
-            folder.note({"status": "finished", "seconds": seconds})
+            seconds = float(folder.facts().get("seconds", 0.0)) + time.perf_counter() - began
+            folder.note({"status": "finished", "seconds": round(seconds, 3)})
     return outcome
 
 
@@ -167,7 +173,7 @@ class _Job:
     def _adopted(self, task: Task) -> Earlier:
         """A version from elsewhere, copied into this folder, so that the run goes on without its source."""
         given = self._given(task)
-        task.home.mkdir(parents=True, exist_ok=True)
+        made(task.home)
         if isinstance(given, Recorded):
             given.keep(task.home, task.data)
             return given

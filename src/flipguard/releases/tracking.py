@@ -25,31 +25,46 @@ def tracker(name: str) -> "Tracking":
         raise InputError(f"there is no tracker '{name}'{nearest(name, TRACKERS)}")
     for library in ("accelerate", name):
         if importlib.util.find_spec(library) is None:
-            raise MissingExtra(f"tracking with {name} needs {library}: pip install 'flipguard[track]' {library}")
+            further = "" if library in ("accelerate", "tensorboard") else f" {library}"
+            raise MissingExtra(f"tracking with {name} needs {library}: pip install 'flipguard[track]'{further}")
     return Tracking(name)
 
 
 class Tracking(Listener):
     """A tracker's run for each run folder: the resolved spec as its configuration, figures by version.
 
-    Steps are epochs, counted through the versions in order, as some trackers take no step twice.
+    Steps are epochs, counted through the versions in order, as some trackers take no step twice. A run in which nothing
+    is trained leaves no trace.
     """
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._run: Any = None
+        self._folder, self._spec = Path(), {}  # type: Path, Mapping[str, Any]
         self._before: dict[str, int] = {}
 
     def run_begins(self, folder: str, spec: Mapping[str, Any]) -> None:
         self.close()
-        room = importlib.import_module("accelerate.tracking")
-        self._run = TRACKERS[self._name](room, Path(folder))
-        self._run.start()
-        self._run.store_init_configuration({key: _simple(value) for key, value in deciding(spec).items()})
+        self._folder, self._spec = Path(folder), spec
         epochs = 0
         for version in spec["versions"]:
             self._before[version["name"]] = epochs
             epochs += version.get("train", {}).get("epochs", 0)
+
+    def version_begins(self, version: str, method: str, epochs: int) -> None:
+        if self._run is None:
+            self._run = self._started()
+
+    def _started(self) -> Any:
+        room = importlib.import_module("accelerate.tracking")
+        try:
+            run = TRACKERS[self._name](room, self._folder)
+            run.start()
+            run.store_init_configuration({key: _simple(value) for key, value in deciding(self._spec).items()})
+        except Exception as error:
+            # Each tracker has errors of its own; a run that was to be tracked must not start untracked.
+            raise InputError(f"{self._name} cannot be logged to: {' '.join(str(error).split())[:200]}") from error
+        return run
 
     def epoch(self, version: str, figures: Mapping[str, Any]) -> None:
         told = {**figures, **{f"loss/{name}": value for name, value in figures["terms"].items()}}

@@ -16,11 +16,11 @@ from flipguard.data import Batches, DataSet
 from flipguard.ensembles import NetworkReference, SingleStudent
 from flipguard.methods import Card
 from flipguard.releases import material
-from flipguard.releases.folder import EARLIER, METRICS, PREDICTIONS, STATE, Metrics
+from flipguard.releases.folder import EARLIER, METRICS, PREDICTIONS, STATE, Metrics, made
 from flipguard.releases.recorded import Recorded
 from flipguard.releases.references import Task, members, references_of
 from flipguard.releases.release import Release
-from flipguard.releases.resolve import build, card_of, recipe_of
+from flipguard.releases.resolved import build, card_of, recipe_of
 from flipguard.training import Epoch, ModelSpec, predict_logits, train_network
 from flipguard.types import FlipguardError, InputError, Reference
 
@@ -31,7 +31,7 @@ REHEARSED = 4
 def make_version(task: Task) -> Release:
     """Train a version to its release: weights and predictions in its folder, model.json last."""
     card = _card(task)
-    task.home.mkdir(parents=True, exist_ok=True)
+    made(task.home)
     release = KINDS[card.kind](task)
     release.save(task.home)
     keep_predictions(release, task)
@@ -43,17 +43,17 @@ def make_version(task: Task) -> Release:
 
 def keep_predictions(release: Release, task: Task) -> None:
     """What a release says of the held-out parts."""
-    (task.home / PREDICTIONS).mkdir(parents=True, exist_ok=True)
+    folder = made(task.home / PREDICTIONS)
     for part in held_out(task.data):
-        release.predictions(task.data, part, device=task.device).write(task.home / PREDICTIONS / f"{part}.parquet")
+        release.predictions(task.data, part, device=task.device).write(folder / f"{part}.parquet")
 
 
 def keep_earlier(task: Task) -> None:
     """What earlier versions say of this one's test part, where it is another than theirs: the data grew."""
     for one in task.earlier:
         if isinstance(one, Release) and one.facts.get("test") != task.data.fingerprint("test"):
-            (task.home / EARLIER).mkdir(exist_ok=True)
-            one.predictions(task.data, "test", device=task.device).write(task.home / EARLIER / f"{one.name}.parquet")
+            said = one.predictions(task.data, "test", device=task.device)
+            said.write(made(task.home / EARLIER) / f"{one.name}.parquet")
 
 
 def held_out(data: DataSet) -> list[str]:
