@@ -13,8 +13,11 @@ from torch import Tensor
 import flipguard
 from flipguard.checkpoints import load_checkpoint
 from flipguard.data import load_data
+from flipguard.methods import METHODS
 from flipguard.predictions import Predictions
 from flipguard.releases import Listener, Outcome, TrainSpec, load_release, train
+from flipguard.releases.version import KINDS
+from flipguard.training import TrainingError
 from flipguard.types import InputError
 
 Make = Callable[..., TrainSpec]
@@ -133,6 +136,31 @@ def test_offline_logits_are_online_ones_without_augmentation(tmp_path: Path, sma
     online, offline_weights = weights(tmp_path / "on"), weights(tmp_path / "off")
     for name, value in online.items():
         torch.testing.assert_close(value, offline_weights[name], rtol=1e-4, atol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_trains_an_update_or_is_refused_by_name(method: str, tmp_path: Path, small: Make) -> None:
+    """Also those that nobody here has heard of: what a method needs is read off its card."""
+    ensemble = ["method.ensemble.members=2"] if "ensemble" in METHODS[method].references else []
+    spec = small(f"method.name={method}", *ensemble, "train.epochs=1", "train.clip_norm=1.0")
+    if METHODS[method].kind not in KINDS:
+        with pytest.raises(InputError, match=f"'{method}' is a {METHODS[method].kind} method"):
+            train(spec, tmp_path / "a")
+        return
+    outcome = train(spec, tmp_path / "a")
+    assert outcome.comparisons[0].n == 1078
+    rows = flipguard.read_predictions(tmp_path / "a/versions/new/predictions/test.parquet").table(["logits"])
+    said = load_release(tmp_path / "a").logits(load_data({"name": "digits", "test_size": 0.6}))
+    np.testing.assert_array_equal(np.array(rows["logits"].to_pylist(), np.float32), said)
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_what_is_good(tmp_path: Path, small: Make) -> None:
+    heard = Heard()
+    with pytest.raises(TrainingError, match="not finite"):
+        train(small("new.train.learning_rate=1e30"), tmp_path / "a", listener=heard)
+    assert heard.trained == ["old", "new"]
+    assert load_release(tmp_path / "a").name == "old"
+    assert json.loads((tmp_path / "a/run.json").read_text())["status"] == "stopped"
 
 
 def test_networks_of_several_kinds_guide_in_turn(tmp_path: Path, small: Make) -> None:

@@ -1,5 +1,7 @@
 """The training spec as a file: YAML, changes on the command line, and what is said about mistakes."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -135,10 +137,25 @@ def test_the_data_alone_from_a_spec_from_its_own_file_or_from_the_command_line(t
 def test_the_schema_accepts_what_the_types_accept_and_refuses_a_typo() -> None:
     schema = training_schema()
     jsonschema.Draft202012Validator.check_schema(schema)
-    spec = parse_training_spec(GOOD).model_dump(mode="json", exclude_unset=True)
-    jsonschema.validate(spec, schema)
-    with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate({**spec, "trian": {}}, schema)
+    short = {**GOOD, "method": {"name": "elodi", "ensemble": {"model": "mlp"}}}
+    chain = {"data": "digits", "versions": ["runs/a", {"model": "mlp", "method": "kd"}], "method": "none", "seed": [1]}
+    for raw in (GOOD, short, chain):
+        jsonschema.validate(raw, schema)
+        jsonschema.validate(parse_training_spec(raw).model_dump(mode="json", exclude_unset=True), schema)
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate({**raw, "trian": {}}, schema)
+
+
+def test_a_spec_is_read_without_torch(tmp_path: Path) -> None:
+    (tmp_path / "spec.yaml").write_text(as_yaml(GOOD))
+    program = """
+import sys
+from flipguard.spec import read_training_spec, training_schema
+read_training_spec("spec.yaml", ["train.epochs=3"]), training_schema()
+print("torch" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
 
 
 def test_the_page_names_every_key() -> None:

@@ -1,5 +1,6 @@
 """`flipguard train SPEC`."""
 
+import multiprocessing
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -62,6 +63,9 @@ def train(
         outcome = releases.train(wanted, folder, listener=listener)
     except KeyboardInterrupt:
         listener.close()
+        # A signal to this process alone does not reach the members', for which Python would wait before it exits.
+        for child in multiprocessing.active_children():
+            child.terminate()
         complain(f"interrupted. The same command goes on from what {folder} holds.")
         return INTERRUPTED
     finally:
@@ -75,9 +79,7 @@ def _dry_run(releases: Any, wanted: "TrainSpec", folder: Path) -> int:
     from flipguard.releases.resolved import as_dict
     from flipguard.releases.yaml_text import as_yaml
 
-    releases.check(wanted, folder)
-    first = wanted.seed[0] if isinstance(wanted.seed, list) else wanted.seed
-    say(as_yaml(as_dict(releases.resolve(wanted.model_copy(update={"seed": first})))))
+    say(as_yaml(as_dict(releases.check(wanted, folder))))
     return 0
 
 

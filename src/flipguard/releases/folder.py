@@ -70,15 +70,19 @@ class RunFolder:
             yield
 
     def adopt(self, spec: Mapping[str, Any]) -> None:
-        """Write the resolved spec, or hold it against the one that is there: versions may be added at the end."""
+        """Write the resolved spec, which must not contradict the one that is there."""
+        self.check(spec)
+        with whole_file(self.path / SPEC) as beside:
+            beside.write_text(as_yaml(dict(spec)), encoding="utf-8")
+
+    def check(self, spec: Mapping[str, Any]) -> None:
+        """Hold a resolved spec against the one that is there: versions may be added at the end."""
         path = self.path / SPEC
         if path.exists():
             there = parse_yaml(path.read_text(encoding="utf-8"), str(path))
             self._check_same(there if isinstance(there, dict) else {}, spec)
-        elif any(entry.name != LOCK for entry in self.path.iterdir()):
+        elif self.path.is_dir() and any(entry.name != LOCK for entry in self.path.iterdir()):
             raise InputError(f"{self.path} holds other things and no {SPEC}: give an empty folder as --out.")
-        with whole_file(path) as beside:
-            beside.write_text(as_yaml(dict(spec)), encoding="utf-8")
 
     def _check_same(self, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
         old, new = deciding(there), deciding(here)

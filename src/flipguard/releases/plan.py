@@ -34,6 +34,21 @@ def _seed(value: Any) -> Any:
     return value
 
 
+class _OrText:
+    """In the JSON Schema, a text may stand in the value's place: its short form."""
+
+    def __get_pydantic_json_schema__(self, core: Any, handler: Any) -> dict[str, Any]:
+        return {"anyOf": [{"type": "string"}, handler(core)]}
+
+
+class _OrItem:
+    """In the JSON Schema, one item may stand in a list's place."""
+
+    def __get_pydantic_json_schema__(self, core: Any, handler: Any) -> dict[str, Any]:
+        listed = handler(core)
+        return {"anyOf": [listed["anyOf"][0]["items"], *listed["anyOf"]]}
+
+
 class _Strict(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -128,8 +143,9 @@ class EnsemblePlan(_Strict):
     ] = "logits"
     offline: Annotated[bool, Field(description="logits extracted once, without augmentation")] = False
     model: Annotated[
-        list[Annotated[ModelPlan, BeforeValidator(_named)]] | None,
+        list[Annotated[ModelPlan, BeforeValidator(_named), _OrText()]] | None,
         BeforeValidator(_listed),
+        _OrItem(),
         Field(description="other networks than the version's own; several take turns"),
     ] = None
     train: Annotated[TrainPlan | None, Field(description="what differs from the version's training")] = None
@@ -154,8 +170,10 @@ class VersionPlan(_Strict):
     """A version that is trained (`model`), or one that is there already (`run`, `checkpoint`, `predictions`)."""
 
     name: Annotated[str | None, Field(description="the version's folder; v0, v1, … by default")] = None
-    model: Annotated[ModelPlan | None, BeforeValidator(_named)] = None
-    method: Annotated[MethodPlan | None, BeforeValidator(_named), Field(description="else the spec's")] = None
+    model: Annotated[ModelPlan | None, BeforeValidator(_named), _OrText()] = None
+    method: Annotated[MethodPlan | None, BeforeValidator(_named), _OrText(), Field(description="else the spec's")] = (
+        None
+    )
     data: Annotated[DataChanges | None, Field(description="what differs from the spec's data")] = None
     train: Annotated[TrainPlan | None, Field(description="what differs from the spec's training")] = None
     seed: Annotated[int | None, Field(description="else the spec's")] = None
@@ -173,11 +191,11 @@ class VersionPlan(_Strict):
 class TrainSpec(_Strict):
     """What `flipguard train` reads: an update (`old`, `new`) or a chain of versions, the oldest first."""
 
-    data: Annotated[DataPlan, BeforeValidator(_named)]
-    old: Annotated[VersionPlan | None, BeforeValidator(_run)] = None
+    data: Annotated[DataPlan, BeforeValidator(_named), _OrText()]
+    old: Annotated[VersionPlan | None, BeforeValidator(_run), _OrText()] = None
     new: VersionPlan | None = None
-    versions: list[Annotated[VersionPlan, BeforeValidator(_run)]] | None = None
-    method: Annotated[MethodPlan, BeforeValidator(_named)] = MethodPlan()
+    versions: list[Annotated[VersionPlan, BeforeValidator(_run), _OrText()]] | None = None
+    method: Annotated[MethodPlan, BeforeValidator(_named), _OrText()] = MethodPlan()
     train: TrainPlan = TrainPlan()
     seed: Annotated[
         int | list[int], BeforeValidator(_seed), Field(description="a list gives a run for each, and mean ± std")

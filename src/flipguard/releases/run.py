@@ -28,23 +28,31 @@ def train(spec: TrainSpec, out: str | Path, *, listener: Listener | None = None)
     The spec is held against the folder first: one that would give other networks is refused. Every version is rehearsed
     before the first is trained. With a list of seeds, each has a run of its own in `out/seed_<s>`.
     """
-    out, listener = Path(out), listener or Listener()
+    listener = listener or Listener()
     if team_place()[1] > 1:
         raise InputError("a training spec runs in one process: start it without a launcher.")
+    runs = [_train_one(resolved, folder, listener) for resolved, folder in _runs(spec, Path(out))]
     if not isinstance(spec.seed, list):
-        return _train_one(resolve(spec), out, listener)
-    runs = [
-        _train_one(resolve(spec.model_copy(update={"seed": seed})), out / f"seed_{seed}", listener)
-        for seed in spec.seed
-    ]
-    return Outcome(out, runs[0].versions, found=all(run.found for run in runs), runs=tuple(runs))
+        return runs[0]
+    return Outcome(Path(out), runs[0].versions, found=all(run.found for run in runs), runs=tuple(runs))
 
 
-def check(spec: TrainSpec, out: str | Path) -> None:
-    """Everything that `train` checks before it trains; nothing is written."""
-    seeds = spec.seed if isinstance(spec.seed, list) else [spec.seed]
-    for seed in seeds:
-        _Job(resolve(spec.model_copy(update={"seed": seed})), RunFolder(Path(out)), Listener()).rehearse()
+def check(spec: TrainSpec, out: str | Path) -> TrainSpec:
+    """Everything that `train` checks before it trains; nothing is written. Returns the spec, resolved for one seed."""
+    runs = _runs(spec, Path(out))
+    for resolved, folder in runs:
+        job = _Job(resolved, RunFolder(folder), Listener())
+        job.check_sources()
+        job.folder.check(as_dict(resolved))
+        job.rehearse()
+    return runs[0][0]
+
+
+def _runs(spec: TrainSpec, out: Path) -> list[tuple[TrainSpec, Path]]:
+    """A resolved spec and a folder for each seed."""
+    if not isinstance(spec.seed, list):
+        return [(resolve(spec), out)]
+    return [(resolve(spec.model_copy(update={"seed": seed})), out / f"seed_{seed}") for seed in spec.seed]
 
 
 def _train_one(spec: TrainSpec, out: Path, listener: Listener) -> Outcome:
