@@ -343,8 +343,14 @@ def test_what_cannot_work_is_said_before_anything_is_trained(kind: str, tmp_path
         train(small(*changes), tmp_path / "a")
     assert str(caught.value).startswith(expected)
     assert "\n" not in str(caught.value)
-    assert not list(tmp_path.glob("a/members/*"))
-    assert not list(tmp_path.glob("a/versions/*/*"))
+    assert [path.name for path in tmp_path.glob("a/*")] in ([], ["lock"])
+
+
+def test_a_spec_that_is_put_right_finds_the_folder_free(tmp_path: Path, small: Make) -> None:
+    with pytest.raises(InputError, match="there is no model 'mpl'"):
+        train(small("new.model.name=mpl", "train.epochs=1"), tmp_path / "a")
+    train(small("train.epochs=1"), tmp_path / "a")
+    assert load_release(tmp_path / "a").model.name == "mlp"
 
 
 def test_predictions_without_training_ids_can_only_be_compared_with(

@@ -56,30 +56,23 @@ def _runs(spec: TrainSpec, out: Path) -> list[tuple[TrainSpec, Path]]:
 
 
 def _train_one(spec: TrainSpec, out: Path, listener: Listener) -> Outcome:
-    folder, resolved, began = RunFolder(out), as_dict(spec), time.perf_counter()
+    folder, resolved = RunFolder(out), as_dict(spec)
     job = _Job(spec, folder, listener)
     job.check_sources()
     with folder.held():
-        folder.adopt(resolved)
-        listener.run_begins(str(out), resolved)
+        folder.check(resolved)
         found = all(job.is_done(version) for version in job.versions)
         if not found:
             job.check_data(folder.facts().get("data", {}))
             job.rehearse()
-            folder.note({"status": "running", "versions": versions_used(), "data": job.fingerprints()})
-            try:
-                job.train()
-            except BaseException:
-                with suppress(InputError):
-                    seconds = float(folder.facts().get("seconds", 0.0)) + time.perf_counter() - began
-                    folder.note({"status": "stopped", "seconds": round(seconds, 3)})
-                raise
+        # Only now: a spec that cannot work must not keep the folder from the one that is put right.
+        folder.adopt(resolved)
+        listener.run_begins(str(out), resolved)
+        if not found:
+            job.work()
         outcome = conclude(folder, [str(version.name) for version in job.versions], spec.gate, found=found)
         for text in outcome.notes:
             listener.note(text)
-        if not found:
-            seconds = float(folder.facts().get("seconds", 0.0)) + time.perf_counter() - began
-            folder.note({"status": "finished", "seconds": round(seconds, 3)})
     return outcome
 
 
@@ -157,7 +150,21 @@ class _Job:
             else:
                 earlier.append(self._given(task))
 
-    def train(self) -> None:
+    def work(self) -> None:
+        """Train what is not there yet; run.json tells how it went."""
+        began, before = time.perf_counter(), float(self.folder.facts().get("seconds", 0.0))
+        self.folder.note({"status": "running", "versions": versions_used(), "data": self.fingerprints()})
+        status = "stopped"
+        try:
+            self._train()
+            status = "finished"
+        finally:
+            # On a full disk this fails too, and must not hide the first error.
+            with suppress(InputError):
+                seconds = round(before + time.perf_counter() - began, 3)
+                self.folder.note({"status": status, "seconds": seconds})
+
+    def _train(self) -> None:
         earlier: list[Earlier] = []
         for version in self.versions:
             trained = version.train or TrainPlan()
