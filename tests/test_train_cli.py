@@ -243,6 +243,10 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     "an unknown data set": (["update.yaml", "data.name=digit"], "did you mean 'digits'?"),
     "an unknown tracker": (["update.yaml", "--track", "tensorbord"], "did you mean 'tensorboard'?"),
     "no such device": (["update.yaml", "--device", "tpu"], "the device 'tpu' is not there"),
+    "no such device for a version with its own": (
+        ["update.yaml", "new.train.device=cpu", "--dry-run", "--device", "tpu"],
+        "the device 'tpu' is not there",
+    ),
     "the spec as output": (["update.yaml", "--json", "update.yaml"], "--json update.yaml would overwrite update.yaml"),
     "a file as folder": (["update.yaml", "--out", "update.yaml"], "the run folder update.yaml cannot be written"),
     "no permission": (["update.yaml", "--out", "/proc/flipguard"], "the run folder /proc/flipguard cannot be written"),

@@ -52,15 +52,14 @@ def train(
     from flipguard.spec.training import read_training_spec
 
     check_outputs({"--json": json}, [spec])
-    given = [*(changes or []), *([] if device is None else [f"train.device={device}"])]
-    wanted = read_training_spec(spec, given)
+    wanted = read_training_spec(spec, changes or [])
     folder = Path(out) if out is not None else Path("runs") / Path(spec).stem
     releases = with_torch("flipguard.releases.run", "training", "train")
     if dry_run:
-        return _dry_run(releases, wanted, folder)
+        return _dry_run(releases, wanted, folder, device)
     listener = _listener(track, quiet=json == STDOUT, plain=plain)
     try:
-        outcome = releases.train(wanted, folder, listener=listener)
+        outcome = releases.train(wanted, folder, listener=listener, device=device)
     except KeyboardInterrupt:
         listener.close()
         # A signal to this process alone does not reach the members', for which Python would wait before it exits.
@@ -75,11 +74,11 @@ def train(
     return REFUSED if outcome.passed is False else 0
 
 
-def _dry_run(releases: Any, wanted: "TrainSpec", folder: Path) -> int:
+def _dry_run(releases: Any, wanted: "TrainSpec", folder: Path, device: str | None) -> int:
     from flipguard.releases.resolved import as_dict
     from flipguard.releases.yaml_text import as_yaml
 
-    say(as_yaml(as_dict(releases.check(wanted, folder))))
+    say(as_yaml(as_dict(releases.check(wanted, folder, device=device))))
     return 0
 
 

@@ -22,26 +22,28 @@ from flipguard.training.distributed import place as team_place
 from flipguard.types import InputError
 
 
-def train(spec: TrainSpec, out: str | Path, *, listener: Listener | None = None) -> Outcome:
+def train(spec: TrainSpec, out: str | Path, *, listener: Listener | None = None, device: str | None = None) -> Outcome:
     """Train what the spec asks for into a folder, or go on where a run in it stopped.
 
     The spec is held against the folder first: one that would give other networks is refused. Every version is rehearsed
-    before the first is trained. With a list of seeds, each has a run of its own in `out/seed_<s>`.
+    before the first is trained. With a list of seeds, each has a run of its own in `out/seed_<s>`. A device given here
+    is taken instead of the spec's.
     """
     listener = listener or Listener()
     if team_place()[1] > 1:
         raise InputError("a training spec runs in one process: start it without a launcher.")
-    runs = [_train_one(resolved, folder, listener) for resolved, folder in _runs(spec, Path(out))]
+    jobs = [_Job(each, RunFolder(folder), listener, device) for each, folder in _runs(spec, Path(out))]
+    runs = [_train_one(job) for job in jobs]
     if not isinstance(spec.seed, list):
         return runs[0]
     return Outcome(Path(out), runs[0].versions, found=all(run.found for run in runs), runs=tuple(runs))
 
 
-def check(spec: TrainSpec, out: str | Path) -> TrainSpec:
+def check(spec: TrainSpec, out: str | Path, *, device: str | None = None) -> TrainSpec:
     """Everything that `train` checks before it trains; nothing is written. Returns the spec, resolved for one seed."""
     runs = _runs(spec, Path(out))
     for resolved, folder in runs:
-        job = _Job(resolved, RunFolder(folder), Listener())
+        job = _Job(resolved, RunFolder(folder), Listener(), device)
         job.check_sources()
         job.folder.check(as_dict(resolved))
         job.rehearse()
@@ -55,9 +57,8 @@ def _runs(spec: TrainSpec, out: Path) -> list[tuple[TrainSpec, Path]]:
     return [(resolve(spec.model_copy(update={"seed": seed})), out / f"seed_{seed}") for seed in spec.seed]
 
 
-def _train_one(spec: TrainSpec, out: Path, listener: Listener) -> Outcome:
-    folder, resolved = RunFolder(out), as_dict(spec)
-    job = _Job(spec, folder, listener)
+def _train_one(job: "_Job") -> Outcome:
+    folder, resolved, listener = job.folder, as_dict(job.spec), job.listener
     job.check_sources()
     with folder.held():
         folder.check(resolved)
@@ -67,10 +68,10 @@ def _train_one(spec: TrainSpec, out: Path, listener: Listener) -> Outcome:
             job.rehearse()
         # Only now: a spec that cannot work must not keep the folder from the one that is put right.
         folder.adopt(resolved)
-        listener.run_begins(str(out), resolved)
+        listener.run_begins(str(folder.path), resolved)
         if not found:
             job.work()
-        outcome = conclude(folder, [str(version.name) for version in job.versions], spec.gate, found=found)
+        outcome = conclude(folder, [str(version.name) for version in job.versions], job.spec.gate, found=found)
         for text in outcome.notes:
             listener.note(text)
     return outcome
@@ -83,6 +84,7 @@ class _Job:
     spec: TrainSpec
     folder: RunFolder
     listener: Listener
+    device: str | None = None
     _loaded: dict[str, DataSet] = field(default_factory=dict)
 
     @property
@@ -140,8 +142,7 @@ class _Job:
         for version in self.versions:
             task = self.task(version, earlier, "cpu")
             if version.model is not None and version.checkpoint is None:
-                assert version.train is not None
-                material.device_of(version.train.device)
+                self._device_of(version)
                 if not self.is_done(version):
                     rehearse(task, f"version {version.name}")
                 network = material.build(material.model_spec(version.model), len(task.data.classes), 0, "model")
@@ -167,17 +168,19 @@ class _Job:
     def _train(self) -> None:
         earlier: list[Earlier] = []
         for version in self.versions:
-            trained = version.train or TrainPlan()
-            task = self.task(version, earlier, material.device_of(trained.device))
+            task = self.task(version, earlier, self._device_of(version))
             found = self.is_done(version)
             if found:
                 earlier.append(self._found(task))
             elif version.model is not None and version.checkpoint is None:
-                self.listener.version_begins(task.name, task.method.name, trained.epochs)
+                self.listener.version_begins(task.name, task.method.name, (version.train or TrainPlan()).epochs)
                 earlier.append(make_version(task))
             else:
                 earlier.append(self._adopted(task))
             self.listener.version_ends(task.name, found=found)
+
+    def _device_of(self, version: VersionPlan) -> str:
+        return material.device_of(self.device or (version.train or TrainPlan()).device)
 
     def _found(self, task: Task) -> Earlier:
         card = read_json(task.home / CARD)
