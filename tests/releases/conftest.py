@@ -18,7 +18,7 @@ SMALL: dict[str, Any] = {
 }
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def small() -> Callable[..., TrainSpec]:
     """The small update with `key=value` changes; whole sections can be replaced by keyword, or dropped by None."""
 

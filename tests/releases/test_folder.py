@@ -97,6 +97,17 @@ def test_a_folder_has_one_writer_and_its_lock_goes_with_it(tmp_path: Path) -> No
         assert f"process {os.getpid()} on" in (tmp_path / "lock").read_text()
 
 
+def test_what_a_killed_process_left_half_written_is_removed(tmp_path: Path) -> None:
+    left = [tmp_path / place for place in (".run.json.7.part", "versions/a/.metrics.jsonl.7.part")]
+    kept = [tmp_path / place for place in ("versions/a/metrics.jsonl", "members/b/.state.safetensors.part")]
+    for path in (*left, *kept):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    with RunFolder(tmp_path).held():
+        assert not any(path.exists() for path in left)
+        assert all(path.exists() for path in kept)
+
+
 def test_an_epoch_that_is_told_again_takes_the_place_of_what_stood_there(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     told = Metrics(path)

@@ -55,14 +55,10 @@ def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(tmp_path_factory: pytest.TempPathFactory, small: Make) -> Path:
     """An untreated update that others start from."""
-    from flipguard.spec import parse_training_spec
-
-    from .conftest import SMALL
-
     folder = tmp_path_factory.mktemp("runs") / "plain"
-    train(parse_training_spec(SMALL), folder)
+    train(small(), folder)
     return folder
 
 

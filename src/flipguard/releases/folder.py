@@ -67,7 +67,14 @@ class RunFolder:
             lock.truncate()
             lock.write(f"process {os.getpid()} on {socket.gethostname()}\n")
             lock.flush()
+            self._sweep()
             yield
+
+    def _sweep(self) -> None:
+        """Remove what a killed process had begun to write beside its target; nobody else is writing now."""
+        for home in (".", "versions/*", "versions/*/*"):
+            for left in self.path.glob(f"{home}/.*.part"):
+                left.unlink(missing_ok=True)
 
     def adopt(self, spec: Mapping[str, Any]) -> None:
         """Write the resolved spec, which must not contradict the one that is there."""
