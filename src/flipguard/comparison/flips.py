@@ -1,7 +1,7 @@
 """The changed predictions themselves: which samples, from what to what."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,8 +72,17 @@ def changed_rows(sources: Sources) -> pa.Table:
     names = ["id", "label", "old", "new", "outcome", *(["weight"] if "weight" in rows.columns else [])]
     columns = [*("cell & 15 AS outcome" if name == "outcome" else name for name in names), *sources.slices.values()]
     table = rows.project(", ".join(columns)).order("id").to_arrow_table()
+    return table.rename_columns(names + list(slice_columns(sources.slices).values()))
+
+
+def slice_columns(slices: Iterable[str]) -> dict[str, str]:
+    """What each slice column is called in a flip table.
+
+    >>> slice_columns(["country", "rank"])
+    {'country': 'country', 'rank': 'slice_rank'}
+    """
     taken = {*FLIP_COLUMNS, "weight"}
-    return table.rename_columns(names + [f"slice_{name}" if name in taken else name for name in sources.slices])
+    return {name: f"slice_{name}" if name in taken else name for name in slices}
 
 
 _CHANGED = ("negative_flip", "positive_flip", "both_wrong_different", "unlabelled_different")

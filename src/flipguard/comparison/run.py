@@ -6,13 +6,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pydantic import ValidationError
 
 from flipguard import statistics
 from flipguard.comparison.counted import Counted
+from flipguard.comparison.detail import Detail
 from flipguard.comparison.engine import contradictions, engine
-from flipguard.comparison.flips import changed_rows, find_negative_flips, flipped_samples, named, write_flips
+from flipguard.comparison.flips import (
+    changed_rows,
+    find_negative_flips,
+    flipped_samples,
+    named,
+    slice_columns,
+    write_flips,
+)
 from flipguard.comparison.gate import GateSettings, judge
 from flipguard.comparison.groups import (
     Family,
@@ -84,27 +93,66 @@ def compare(
     >>> result.negative_flips, result.positive_flips, result.negative_flip_rate.value
     (1, 1, 0.25)
     """
-    options = Options(
-        by=None if by is None else (by,) if isinstance(by, str) else tuple(by),
+    options = _options(
+        by=by,
         confidence=confidence,
         labels=labels,
         class_map=class_map,
         on_missing=on_missing,
         cluster=cluster,
-        noise=_several(noise),
-        calibrate_on=_several(calibrate_on),
+        noise=noise,
+        calibrate_on=calibrate_on,
         split=split,
         correction=correction,
         alpha=alpha,
         cost_ratio=cost_ratio,
-        gate=gate if isinstance(gate, GateSettings) else _gate_settings(gate or {}),
+        gate=gate,
         flips=flips,
         memory=memory,
     )
-    first, second = _named(old, "old"), _named(new, "new")
     with engine(memory) as connection:
-        prepared = prepare(connection, first, second, options)
-        return _compare(prepared, options)
+        prepared = prepare(connection, _named(old, "old"), _named(new, "new"), options)
+        return _compare(prepared, options)[0]
+
+
+def compare_in_detail(old: Any, new: Any, **options: Any) -> Detail:
+    """The comparison of `compare`, whose options it takes, with its flips, calibration bins and displacements.
+
+    >>> old = {"id": [1, 2, 3, 4], "label": [0, 1, 1, 0], "prediction": [0, 1, 1, 1]}
+    >>> detail = compare_in_detail(old, {**old, "prediction": [0, 1, 0, 0]})
+    >>> detail.comparison.negative_flips, detail.flips["id"].to_pylist()
+    (1, [3, 4])
+    """
+    settings = _options(**options)
+    with engine(settings.memory) as connection:
+        prepared = prepare(connection, _named(old, "old"), _named(new, "new"), settings)
+        comparison, streamed, bins = _compare(prepared, settings, detail=True)
+        flips = _all_flips(prepared, streamed)
+    displacements = streamed.displacements if streamed is not None and comparison.logit_displacement else None
+    return Detail(
+        comparison=comparison,
+        flips=flips,
+        slices=slice_columns(prepared.slices),
+        bins=bins,
+        displacements=displacements if isinstance(displacements, np.ndarray) else None,
+    )
+
+
+def _options(
+    *,
+    by: Sequence[str] | None = None,
+    noise: Any = (),
+    calibrate_on: Any = (),
+    gate: GateSettings | Mapping[str, Any] | None = None,
+    **given: Any,
+) -> Options:
+    return Options(
+        by=None if by is None else (by,) if isinstance(by, str) else tuple(by),
+        noise=_several(noise),
+        calibrate_on=_several(calibrate_on),
+        gate=gate if isinstance(gate, GateSettings) else _gate_settings(gate or {}),
+        **given,
+    )
 
 
 def _several(sources: Any) -> tuple[Any, ...]:
@@ -125,11 +173,15 @@ def _gate_settings(given: Mapping[str, Any]) -> GateSettings:
         raise InputError(f"gate: {key}: {first['msg']}.") from error
 
 
-def _compare(prepared: Prepared, options: Options) -> Comparison:
+def _compare(
+    prepared: Prepared, options: Options, *, detail: bool = False
+) -> tuple[Comparison, Streamed | None, npt.NDArray[np.float64] | None]:
+    """The comparison, what the pass over the scores kept, and the whole set's calibration bins."""
+    keep_flips = detail or options.flips is not None
     counted = prepared.count(on_missing=options.on_missing)
     groupings = families(counted, prepared.slices)
     temperatures = _temperatures(prepared, options)
-    streamed = _stream(prepared, options, groupings, temperatures)
+    streamed = _stream(prepared, options, groupings, temperatures, keep_flips=keep_flips)
     scored = streamed.tallies if streamed is not None else (None,) * len(groupings)
     tallies = [
         with_scores(counted_tally(family, counted), scores) for family, scores in zip(groupings, scored, strict=True)
@@ -164,9 +216,13 @@ def _compare(prepared: Prepared, options: Options) -> Comparison:
     )
     comparison = comparison.model_copy(update={"gate": judge(comparison, options.gate)})
     if options.flips is not None:
-        measures = streamed.flips if streamed is not None else ()
-        write_flips(named(changed_rows(prepared.sources), prepared.vocabulary, measures), options.flips)
-    return comparison
+        write_flips(_all_flips(prepared, streamed), options.flips)
+    return comparison, streamed, None if whole.models is None else whole.models.bins
+
+
+def _all_flips(prepared: Prepared, streamed: Streamed | None) -> pa.Table:
+    measures = streamed.flips if streamed is not None else ()
+    return named(changed_rows(prepared.sources), prepared.vocabulary, measures)
 
 
 def _stream(
@@ -174,6 +230,8 @@ def _stream(
     options: Options,
     groupings: tuple[Family, ...],
     temperatures: tuple[float, float] | None,
+    *,
+    keep_flips: bool,
 ) -> Streamed | None:
     if not prepared.has_scores:
         return None
@@ -184,7 +242,7 @@ def _stream(
         families=groupings,
         alpha=options.alpha,
         temperature=temperatures,
-        keep_flips=options.flips is not None,
+        keep_flips=keep_flips,
         worst=WORST_FLIPS,
     )
     return stream(prepared.blocks(), scorer)

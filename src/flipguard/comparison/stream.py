@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from flipguard.comparison.classes import Value, Vocabulary
 from flipguard.comparison.counted import as_codes
+from flipguard.comparison.detail import displacement_counts
 from flipguard.comparison.engine import not_finite
 from flipguard.comparison.expression import CALIBRATION, ONLY_OLD, OTHER_SPLIT, VALIDATION, Plan, joined
 from flipguard.comparison.groups import Codes, Family, group_codes
@@ -29,7 +30,19 @@ _READ_ROWS = 16_384
 _BLOCK_VALUES = 2_000_000
 _WORKERS = 2
 
-FLIP_COLUMNS = ("id", "label", "old", "new", "outcome", "old_confidence", "new_confidence", "displacement", "rank")
+FLIP_COLUMNS = (
+    "id",
+    "label",
+    "old",
+    "new",
+    "outcome",
+    "old_confidence",
+    "new_confidence",
+    "old_margin",
+    "new_margin",
+    "displacement",
+    "rank",
+)
 
 
 @dataclass(frozen=True)
@@ -50,14 +63,15 @@ class Block:
 
 @dataclass(frozen=True)
 class Streamed:
-    """A tally per family; the worst negative flips; and every changed prediction, when asked for.
+    """A tally per family; the worst negative flips; and, when asked for, every changed prediction and a histogram.
 
-    Flips are tables with the columns of `FLIP_COLUMNS`.
+    Flips are tables with the columns of `FLIP_COLUMNS`; displacements are counts as `displacement_counts` gives them.
     """
 
     tallies: tuple[Tally, ...]
     worst: pa.Table
     flips: tuple[pa.Table, ...]
+    displacements: npt.NDArray[np.int64] | int = 0
 
 
 def same_order(old: Predictions, new: Predictions) -> bool:
@@ -220,6 +234,7 @@ class Scorer:
         size = max(1, _BLOCK_VALUES // width)
         match = self.vocabulary.match()
         totals: list[Tally] | None = None
+        displacements: npt.NDArray[np.int64] | int = 0
         # Flips are picked out of each part and made a table once per block: a table has a price however few its rows.
         chosen = np.isin(np.arange(len(OUTCOMES)), (1, 2, 4, 6) if self.keep_flips else (1,))
         changed = []
@@ -243,9 +258,12 @@ class Scorer:
             ]
             totals = tallies if totals is None else [a + b for a, b in zip(totals, tallies, strict=True)]
             changed.append(_flips(rows, start, chosen))
+            if self.keep_flips and rows.pair is not None:
+                displacements = displacements + displacement_counts(rows.pair.displacement, rows.outcome)
         assert totals is not None
         flips = _flip_table(changed, block)
-        return Streamed(tuple(totals), _worst(flips, self.worst), (flips,) if self.keep_flips else ())
+        kept = (flips,) if self.keep_flips else ()
+        return Streamed(tuple(totals), _worst(flips, self.worst), kept, displacements)
 
     def _scores(self, column: pa.Array | None, predictions: Predictions, ids: pa.Array) -> tuple[Matrix | None, Any]:
         if column is None:
@@ -266,8 +284,8 @@ class Scorer:
 def _flips(rows: Rows, start: int, chosen: npt.NDArray[np.bool_]) -> tuple[npt.NDArray[Any], ...]:
     """Where in the block the rows with a `chosen` (7,) outcome are, and the columns from FLIP_COLUMNS' `old` on."""
     index = np.flatnonzero(chosen[rows.outcome])
-    top, pair = rows.top_probability, rows.pair
-    assert top is not None
+    models, pair = rows.models, rows.pair
+    assert models is not None
     assert rows.old is not None
     assert rows.new is not None
     return (
@@ -275,8 +293,8 @@ def _flips(rows: Rows, start: int, chosen: npt.NDArray[np.bool_]) -> tuple[npt.N
         rows.old[index],
         rows.new[index],
         rows.outcome[index],
-        top[index, 0],
-        top[index, 1],
+        *models.top_probability[index].T,
+        *models.confidence[index].T,
         pair.displacement[index] if pair is not None else np.full(len(index), np.nan),
         pair.rank[index] if pair is not None else np.zeros(len(index), np.int64),
     )
@@ -331,6 +349,7 @@ def stream(blocks: Iterator[Block], scorer: Scorer) -> Streamed | None:
                 tuple(a + b for a, b in zip(total.tallies, part.tallies, strict=True)),
                 _worst(pa.concat_tables([total.worst, part.worst]), scorer.worst),
                 (*total.flips, *part.flips),
+                total.displacements + part.displacements,
             )
     return total
 
