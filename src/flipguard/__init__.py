@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from flipguard.metrics import Tally as Tally
     from flipguard.predictions import Predictions as Predictions
     from flipguard.predictions import read_predictions as read_predictions
+    from flipguard.reports.html.page import report as report
     from flipguard.training.simple import fit as fit
     from flipguard.training.simple import predict as predict
     from flipguard.types import FlipguardError as FlipguardError
@@ -37,6 +38,7 @@ _HOME = {
     "matrix": "flipguard.comparison.chain",
     "predict": "flipguard.training.simple",
     "read_predictions": "flipguard.predictions",
+    "report": "flipguard.reports.html.page",
 }
 
 __all__ = [
@@ -52,6 +54,7 @@ __all__ = [
     "matrix",
     "predict",
     "read_predictions",
+    "report",
 ]
 
 

@@ -1,6 +1,8 @@
 """`flipguard compare OLD NEW`."""
 
 import os
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -8,7 +10,7 @@ import typer
 
 from flipguard.cli import options as o
 from flipguard.cli.outputs import check_outputs, deliver
-from flipguard.cli.shell import REFUSED
+from flipguard.cli.shell import REFUSED, command_line
 from flipguard.types import InputError
 
 if TYPE_CHECKING:
@@ -22,7 +24,7 @@ EPILOG = """Examples:
 
   flipguard compare old.npz new.npz --noise copy1.npz copy2.npz --json - | jq .negative_flip_rate
 
-  flipguard compare old.parquet new.parquet --junit gate.xml --markdown comment.md --flips flips.csv"""
+  flipguard compare old.parquet new.parquet --junit gate.xml --markdown comment.md --html report.html"""
 FLIP_ENDINGS = (".parquet", ".csv", ".jsonl")
 
 
@@ -33,6 +35,7 @@ def compare(
     markdown: o.Markdown = None,
     junit: o.Junit = None,
     flips: o.Flips = None,
+    html: o.Html = None,
     plain: o.Plain = False,
     debug: o.Debug = False,
     by: o.By = None,
@@ -71,12 +74,13 @@ def compare(
     Exit status: 0 fine, 1 the gate refuses, 2 bad input.
     """
     given = dict(locals())
-    outputs = {f"--{name}": given[name] for name in ("json", "markdown", "junit", "flips")}
+    outputs = {f"--{name}": given[name] for name in ("json", "markdown", "junit", "flips", "html")}
     files = (old, new, *(noise or ()), *(calibrate_on or ()), *(f for f in (class_map, config) if f), *_file(labels))
     check_outputs(outputs, files)
     _check_flips(flips)
-    comparison = _compare(given)
-    deliver(_reports(comparison, given), lambda: _table(comparison), plain=plain)
+    options, notes = comparison_options(given)
+    comparison, page = _compare(given, options, notes)
+    deliver(_reports(comparison, page, given), lambda: _table(comparison), plain=plain)
     return REFUSED if comparison.gate.passed is False else 0
 
 
@@ -89,9 +93,9 @@ def _check_flips(flips: str | None) -> None:
         raise InputError(f"--flips {flips}: flips are written as {', '.join(FLIP_ENDINGS)}, by the file's ending.")
 
 
-def _compare(given: dict[str, Any]) -> "Comparison":
+def comparison_options(given: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The options of `flipguard.compare` from a command's and those of the settings file, and notes on the latter."""
     from flipguard.comparison.gate import GateSettings
-    from flipguard.comparison.run import compare as run
     from flipguard.spec import CompareSettings, Spec, find_config, merge, read_spec
 
     path = Path(given["config"]) if given["config"] else None if given["no_config"] else find_config(Path.cwd())
@@ -102,14 +106,35 @@ def _compare(given: dict[str, Any]) -> "Comparison":
         {name: given[name] for name in GateSettings.model_fields},
     )
     further = ("labels", "class_map", "noise", "calibrate_on", "flips")
-    options = {**settings.compare, **{name: given[name] for name in further if given[name] is not None}}
-    comparison = run(given["old"], given["new"], gate=settings.gate, **options)
-    if path is None:
-        return comparison
-    return comparison.model_copy(update={"notes": [*comparison.notes, f"settings from {os.path.relpath(path)}."]})
+    options = {**settings.compare, **{name: given[name] for name in further if given.get(name) is not None}}
+    notes = [] if path is None else [f"settings from {os.path.relpath(path)}."]
+    return {**options, "gate": settings.gate}, notes
 
 
-def _reports(comparison: "Comparison", given: dict[str, Any]) -> dict[str | None, Any]:
+def noted(comparison: "Comparison", notes: list[str]) -> "Comparison":
+    return comparison.model_copy(update={"notes": [*comparison.notes, *notes]})
+
+
+def _compare(
+    given: dict[str, Any], options: dict[str, Any], notes: list[str]
+) -> tuple["Comparison", Callable[[], str]]:
+    """The comparison, and what makes its page when one is asked for."""
+    from flipguard.comparison.run import compare as run
+    from flipguard.comparison.run import compare_in_detail
+
+    old, new = given["old"], given["new"]
+    if given["html"] is None:
+        return noted(run(old, new, **options), notes), str
+    from flipguard.reports.html.page import Look, check_extra, gathered, html
+
+    check_extra()
+    detail = compare_in_detail(old, new, **options)
+    detail = replace(detail, comparison=noted(detail.comparison, notes))
+    page = gathered(detail, old, new, Look(command=command_line()), options)
+    return detail.comparison, lambda: html(page)
+
+
+def _reports(comparison: "Comparison", page: Callable[[], str], given: dict[str, Any]) -> dict[str | None, Any]:
     from flipguard.reports.junit import comparison_junit
     from flipguard.reports.markdown import comparison_markdown
 
@@ -117,6 +142,7 @@ def _reports(comparison: "Comparison", given: dict[str, Any]) -> dict[str | None
         given["json"]: lambda: comparison.to_json() + "\n",
         given["markdown"]: lambda: comparison_markdown(comparison),
         given["junit"]: lambda: comparison_junit(comparison),
+        given["html"]: page,
     }
 
 

@@ -21,6 +21,7 @@ Flips = Annotated[
     str | None,
     _option("--flips", "Write every changed prediction (.parquet, .csv or .jsonl).", OUTPUT, "FILE"),
 ]
+Html = Annotated[str | None, _option("--html", "Write a page to look at: one file, no network.", OUTPUT, "FILE")]
 Plain = Annotated[bool, _option("--plain", "No colour, 100 columns; the default when stdout is no terminal.", OUTPUT)]
 Debug = Annotated[bool, _option("--debug", "Show the traceback of an error.", OUTPUT)]
 

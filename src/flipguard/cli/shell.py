@@ -1,5 +1,6 @@
 """How a command ends: one line for what went wrong, the exit code, and options that take several values."""
 
+import shlex
 import sys
 import traceback
 from collections.abc import Sequence
@@ -37,6 +38,11 @@ class OneLineErrors(TyperGroup):
 
 def _is_interrupt(error: Exception) -> bool:
     return isinstance(error, typer.Abort) or type(error).__name__ == "InterruptException"
+
+
+def command_line() -> str:
+    """The command as it was typed, quoted so that it can be typed again."""
+    return shlex.join(["flipguard", *sys.argv[1:]])
 
 
 def complain(message: str) -> None:

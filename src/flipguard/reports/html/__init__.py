@@ -1,0 +1,1 @@
+"""The page that people open: one self-contained HTML file."""
