@@ -135,16 +135,19 @@ def model_rows(comparison: Comparison) -> list[tuple[str, str, str, str]]:
     return found  # type: ignore[return-value]
 
 
-def class_rows(comparison: Comparison) -> list[GroupRow]:
+def class_rows(comparison: Comparison, shown: Sequence[str]) -> list[GroupRow]:
+    """`shown` are the classes of the flip browser: a row leads to their flips by number, never by a name from data."""
+    code = {name: f"label:{i}" for i, name in enumerate(shown)}
     groups = class_groups(comparison)
-    return _group_rows(comparison, [(name, f"class:{group.value}", group) for name, group in groups])
+    return _group_rows(comparison, [(name, code.get(str(group.value), ""), group) for name, group in groups])
 
 
-def slice_rows(comparison: Comparison) -> list[GroupRow]:
-    """All columns' slices in one table, as they are adjusted together."""
+def slice_rows(comparison: Comparison, shown: Sequence[Sequence[str]]) -> list[GroupRow]:
+    """All columns' slices in one table, as they are adjusted together; `shown` as above, by column."""
+    codes = [{value: f"slice:{place}:{i}" for i, value in enumerate(values)} for place, values in enumerate(shown)]
     keys = [
-        f"slice:{place}:{group.value}" if group.value is not None else ""
-        for place, groups in enumerate(comparison.slices.values())
+        code.get(str(group.value), "") if group.value is not None else ""
+        for code, groups in zip(codes, comparison.slices.values(), strict=True)
         for group in groups
     ]
     named = [(name, key, group) for (name, group), key in zip(slice_groups(comparison), keys, strict=True)]

@@ -141,8 +141,9 @@ def _context(page: Page) -> dict[str, Any]:
     flips = negative_flips(detail, page.look.max_flips)
     samples = _samples(page, flips)
     drawn = _charts(page, flips)
+    flip_columns = flip_payload(detail, flips, samples)
     payload = {
-        "flips": flip_payload(detail, flips, samples),
+        "flips": flip_columns,
         "charts": {chart.id: chart.spec for group in drawn.values() for chart in group},
         "file": f"flips-{_file_stem(comparison)}.csv",
     }
@@ -160,8 +161,8 @@ def _context(page: Page) -> dict[str, Any]:
         "noise": content.noise_sentence(comparison.noise),
         "tiles": list(content.tiles(comparison)),
         "rules": [(rule.passed, rule_name(rule), clean(rule.reason, 200)) for rule in comparison.gate.rules],
-        "classes": content.class_rows(comparison),
-        "slices": content.slice_rows(comparison),
+        "classes": content.class_rows(comparison, flip_columns["classes"]),
+        "slices": content.slice_rows(comparison, [column["values"] for column in flip_columns["slices"]]),
         "shown": GROUPS_SHOWN,
         "models": content.model_rows(comparison),
         "charts": drawn,

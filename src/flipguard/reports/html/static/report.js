@@ -291,13 +291,8 @@
     }
     function filter(key) {
       $("filters").reset();
-      const [kind, ...rest] = key.split(":");
-      const find = (names, name) => names.indexOf(name);
-      if (kind === "class") $("by-label").value = find(flips.classes, rest.join(":"));
-      if (kind === "slice") {
-        const place = Number(rest[0]);
-        $("by-slice").value = `${place}:${find(flips.slices[place].values, rest.slice(1).join(":"))}`;
-      }
+      const cut = key.indexOf(":");
+      $(`by-${key.slice(0, cut)}`).value = key.slice(cut + 1);
       update();
     }
     function pair(own, other) {
