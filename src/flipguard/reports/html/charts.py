@@ -104,8 +104,12 @@ def flow(comparison: Comparison) -> Chart:
     )
 
 
-def confusion(flips: pa.Table, total: int) -> Chart:
-    """What the old model had right, and what the new one says instead: the classes with most flips."""
+def confusion(flips: pa.Table, shown: Sequence[str]) -> Chart:
+    """What the old model had right, and what the new one says instead: the classes with most flips.
+
+    `shown` are the classes of the flip browser, to which a cell leads by number.
+    """
+    total, code = len(flips), {name: i for i, name in enumerate(shown)}
     pairs: dict[tuple[str, str], int] = {}
     for label, new in zip(flips["label"].to_pylist(), flips["new"].to_pylist(), strict=True):
         key = (label, "(none)" if new is None else new)
@@ -121,7 +125,7 @@ def confusion(flips: pa.Table, total: int) -> Chart:
         "z": z,
         "x": _distinct(columns),
         "y": _distinct(rows),
-        "customdata": [[[row, column] for column in columns] for row in rows],
+        "customdata": [[[code.get(row, -1), code.get(column, -1)] for column in columns] for row in rows],
         "colorscale": [[0, "--page"], [1, "--harm"]],
         "zmin": 0,
         "zmax": max(map(max, z)),

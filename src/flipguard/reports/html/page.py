@@ -139,9 +139,8 @@ def html(page: Page) -> str:
 def _context(page: Page) -> dict[str, Any]:
     detail, comparison = page.detail, page.detail.comparison
     flips = negative_flips(detail, page.look.max_flips)
-    samples = _samples(page, flips)
-    drawn = _charts(page, flips)
-    flip_columns = flip_payload(detail, flips, samples)
+    flip_columns = flip_payload(detail, flips, _samples(page, flips))
+    drawn = _charts(page, flip_columns["classes"])
     payload = {
         "flips": flip_columns,
         "charts": {chart.id: chart.spec for group in drawn.values() for chart in group},
@@ -173,14 +172,14 @@ def _context(page: Page) -> dict[str, Any]:
     }
 
 
-def _charts(page: Page, flips: pa.Table) -> dict[str, list[charts.Chart]]:
+def _charts(page: Page, classes: Sequence[str]) -> dict[str, list[charts.Chart]]:
     """By the section that shows them."""
     comparison = page.detail.comparison
     every = negative_flips(page.detail, len(page.detail.flips))
     return {
         "flow": [charts.flow(comparison)] if comparison.labelled else [],
         "candidates": [chains.candidates(page.candidates)] if page.candidates and comparison.labelled else [],
-        "confusion": [charts.confusion(every, len(every))] if len(flips) else [],
+        "confusion": [charts.confusion(every, classes)] if len(every) else [],
         "scores": list(scores.score_charts(page.detail, every)),
         "chain": [chains.heat_map(page.chain), chains.history(page.chain)] if page.chain is not None else [],
     }

@@ -297,8 +297,8 @@
     }
     function pair(own, other) {
       $("filters").reset();
-      $("by-label").value = flips.classes.indexOf(own);
-      $("by-new").value = flips.classes.indexOf(other);
+      $("by-label").value = own < 0 ? "" : own;
+      $("by-new").value = other < 0 ? "" : other;
       update();
       $("rows").focus();
     }
