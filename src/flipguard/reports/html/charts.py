@@ -116,9 +116,9 @@ def confusion(flips: pa.Table, shown: Sequence[str]) -> Chart:
         pairs[key] = pairs.get(key, 0) + 1
     rows, columns = ([name for name, _ in _most(pairs, side)] for side in (0, 1))
     z = [[pairs.get((row, column), 0) for column in columns] for row in rows]
-    shown = sum(map(sum, z))
+    drawn = sum(map(sum, z))
     ordered = sorted(pairs.items(), key=lambda item: (-item[1], item[0]))[:MOST_CLASSES]
-    left_out = "" if shown == total else f" {shown:,} of {total:,} flips lie between these classes."
+    left_out = "" if drawn == total else f" {drawn:,} of {total:,} flips lie between these classes."
     (first, second), most = ordered[0]
     trace: Spec = {
         "type": "heatmap",
