@@ -406,6 +406,8 @@
     };
     for (const [id, spec] of Object.entries(charts)) $(`chart-${id}`).style.minHeight = `${$(`chart-${id}`).dataset.height}px`;
     await draw();
+    // plotly measures its texts in a picture of its own, which is none to who listens to the page.
+    $("js-plotly-tester")?.setAttribute("aria-hidden", "true");
     dark.addEventListener("change", draw);
     narrow.addEventListener("change", draw);
     $("chart-confusion")?.on("plotly_click", (event) => pair?.(...event.points[0].customdata));
