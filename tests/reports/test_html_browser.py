@@ -253,9 +253,11 @@ def test_heads_sort_both_ways(browser: Driver) -> None:
         next(b for b in browser.find_elements(By.CSS_SELECTOR, "#flip-head button") if b.text.startswith(name)).click()
         return column(browser, name)
 
-    moved = [float(cell) for cell in click("moved")]
+    moved = [float(cell) for cell in click("displacement")]
     assert moved == sorted(moved, reverse=True)
-    assert [float(cell) for cell in click("moved")] == sorted(float(cell) for cell in column(browser, "moved"))
+    assert [float(cell) for cell in click("displacement")] == sorted(
+        float(cell) for cell in column(browser, "displacement")
+    )
     assert click("id")[:3] == ["id-0", "id-1", "id-2"]
     assert click("id")[0] == f"id-{N - 1}"
     sorts = "return [...document.querySelectorAll('#flip-head th')].map(t => t.ariaSort).filter(Boolean)"

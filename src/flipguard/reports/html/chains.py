@@ -44,6 +44,9 @@ def candidates(comparisons: Sequence[Comparison]) -> Chart:
         )
         for name, c in named
     ]
+    errors = [main.error_rate_old, *(c.error_rate_new for c in known)]
+    floor = None if main.noise is None else main.noise.negative_flip_rate
+    rates = [floor, *(c.negative_flip_rate for c in known)]
     best = min(named, key=lambda item: float(item[1].negative_flip_rate or 0))[0]
     return Chart(
         "candidates",
@@ -56,8 +59,8 @@ def candidates(comparisons: Sequence[Comparison]) -> Chart:
         {
             "data": traces,
             "layout": {
-                "xaxis": axis("error of the new model", tickformat=".3~p"),
-                "yaxis": axis("negative flip rate", tickformat=".3~p"),
+                "xaxis": axis("error of the new model", tickformat=".3~p", range=_range(errors)),
+                "yaxis": axis("negative flip rate", tickformat=".3~p", range=_range(rates)),
                 "showlegend": False,
                 **_lines(main),
             },
@@ -76,6 +79,13 @@ def _bars(figure: Figure) -> Spec:
         "arrayminus": [0 if low is None else value - low],
         "thickness": 1,
     }
+
+
+def _range(figures: Sequence[Figure | None]) -> list[float]:
+    """Both ends of all intervals, and a little room."""
+    ends = [end for f in figures if f is not None for end in (f.low, f.value, f.high) if end is not None]
+    room = 0.08 * (max(ends) - min(ends) or 0.01)
+    return [max(0.0, min(ends) - room), max(ends) + room]
 
 
 def _lines_said(main: Comparison) -> str:

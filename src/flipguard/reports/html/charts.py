@@ -115,6 +115,9 @@ def confusion(flips: pa.Table, shown: Sequence[str]) -> Chart:
         key = (label, "(none)" if new is None else new)
         pairs[key] = pairs.get(key, 0) + 1
     rows, columns = ([name for name, _ in _most(pairs, side)] for side in (0, 1))
+    if len({*rows, *columns}) <= MOST_CLASSES:
+        # One order for both, so that the diagonal means the same everywhere.
+        columns = [*(name for name in rows if name in columns), *(name for name in columns if name not in rows)]
     z = [[pairs.get((row, column), 0) for column in columns] for row in rows]
     drawn = sum(map(sum, z))
     ordered = sorted(pairs.items(), key=lambda item: (-item[1], item[0]))[:MOST_CLASSES]

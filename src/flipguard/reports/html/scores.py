@@ -89,13 +89,12 @@ def confidence(detail: Detail, flips: pa.Table) -> Chart:
     for name, column in (("old, negative flips", "old_confidence"), ("new, negative flips", "new_confidence")):
         lines.append((name, np.histogram(flips[column].drop_null().to_numpy(), edges)[0]))
     looks = (("--dull", "dash"), ("--accent", "solid"), ("--harm", "dash"), ("--harm", "solid"))
-    middle = ((edges[1:] + edges[:-1]) / 2).round(4).tolist()
     traces, rows = [], []
     for (name, counts), (colour, dash) in zip(lines, looks, strict=True):
         if not counts.sum():
             continue
         share = (counts / counts.sum()).round(5).tolist()
-        traces.append(_step(name, middle, share, colour, dash, "%{x:.0%}: %{y:.2%}"))
+        traces.append(_step(name, edges, share, colour, dash, "from %{x:.0%}: %{y:.2%}"))
         sums = [share[5 * i : 5 * i + 5] for i in range(3)]
         rows.append((name, *(percent(sum(part)) for part in sums)))
     return Chart(
@@ -116,13 +115,14 @@ def confidence(detail: Detail, flips: pa.Table) -> Chart:
     )
 
 
-def _step(name: str, x: list[float], y: list[float], colour: str, dash: str, hover: str) -> Spec:
+def _step(name: str, edges: Any, share: list[float], colour: str, dash: str, hover: str) -> Spec:
+    """A histogram's outline: (K + 1,) edges, K shares."""
     return {
-        "x": x,
-        "y": y,
+        "x": edges.round(5).tolist(),
+        "y": [*share, share[-1]],
         "name": name,
         "mode": "lines",
-        "line": {"shape": "hvh", "color": colour, "dash": dash, "width": 2},
+        "line": {"shape": "hv", "color": colour, "dash": dash, "width": 2},
         "hovertemplate": f"{name}: {hover}<extra></extra>",
     }
 
@@ -132,7 +132,6 @@ def displacement(detail: Detail) -> Chart:
     counts = detail.displacements
     assert counts is not None
     coarse, edges = _coarse(counts)
-    middle = np.sqrt(edges[1:] * edges[:-1])
     traces, rows = [], []
     for kind, outcomes in KINDS.items():
         own = sum(coarse[OUTCOMES.index(name)] for name in outcomes)
@@ -141,9 +140,7 @@ def displacement(detail: Detail) -> Chart:
         if not n:
             continue
         share = (np.asarray(own) / n).round(5).tolist()
-        traces.append(
-            _step(kind, middle.round(5).tolist(), share, COLOURS[kind], DASHES[kind], "moved %{x:.3g}: %{y:.2%}")
-        )
+        traces.append(_step(kind, edges, share, COLOURS[kind], DASHES[kind], "moved from %{x:.3g}: %{y:.2%}"))
         rows.append((kind, f"{n:,}", *(f"{quantile(whole, q):.3g}" for q in (0.05, 0.5, 0.95))))
     return Chart(
         "displacement",

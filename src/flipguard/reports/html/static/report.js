@@ -34,8 +34,8 @@
     const texts = Object.keys(flips.columns);
     const collator = new Intl.Collator("en", { numeric: true });
     const HEADS = {
-      old_confidence: ["old sure", 2], new_confidence: ["new sure", 2], old_margin: ["old margin", 2],
-      new_margin: ["new margin", 2], displacement: ["moved", 2], rank: ["rank", 0],
+      old_confidence: ["old confidence", 2], new_confidence: ["new confidence", 2], old_margin: ["old margin", 2],
+      new_margin: ["new margin", 2], displacement: ["displacement", 2], rank: ["rank", 0],
     };
     const shown = ["old_confidence", "new_confidence", "displacement", "rank"].filter((name) => name in numbers);
     const figure = (name, i) => {
@@ -391,6 +391,8 @@
   }
 
   async function pictures(charts, pair) {
+    // The flips are on the screen before the megabytes that draw are unpacked.
+    await new Promise((resolve) => setTimeout(resolve));
     const script = element("script", await unpack("plotly"));
     document.head.append(script);
     const dark = matchMedia("(prefers-color-scheme: dark)"), narrow = matchMedia(NARROW);
