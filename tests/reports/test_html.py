@@ -22,10 +22,10 @@ import flipguard
 from flipguard import InputError, Predictions
 from flipguard.comparison import Comparison
 from flipguard.reports.html.assets import digest, plotly, static
-from flipguard.reports.html.charts import outcome_counts, safe
+from flipguard.reports.html.charts import safe
 from flipguard.reports.html.payload import quantile
 from flipguard.reports.html.samples import pictures_in
-from flipguard.reports.wording import verdict
+from flipguard.reports.wording import outcome_counts, verdict
 
 CLASSES = ("ant", "bee", "cat", "dog", "eel", "fox", "gnu")
 Side = dict[str, Any]

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from flipguard.comparison.result import Comparison, Figure, Matrix
 from flipguard.comparison.result import Group as Part
+from flipguard.reports.strips import outcome_strip, sparkline
 from flipguard.reports.wording import (
     NONE,
     class_groups,
@@ -61,6 +62,8 @@ def _sections(comparison: Comparison) -> Iterator[RenderableType]:
     old, new = titles(comparison)
     yield Text.assemble((old, "bold"), " → ", (new, "bold"), (f"   {_samples(comparison)}", QUIET))
     yield Text(verdict(comparison), style=_verdict_style(comparison))
+    if comparison.labelled:
+        yield _gap(outcome_strip(comparison))
     yield _gap(_flip_table(comparison))
     models = _model_table(comparison)
     if models.row_count:
@@ -274,7 +277,13 @@ def matrix_report(matrix: Matrix) -> RenderableType:
         f" (mean NFR {percent(matrix.mean_negative_flip_rate)};",
         f" over all pairs {percent(matrix.mean_pairwise_negative_flip_rate)}).",
     )
-    return Group(line, _gap(table), *([_gap(_notes(matrix.notes))] if matrix.notes else []))
+    history = _table("over time", "", "from", "to")
+    rates = [matrix.negative_flip_rate[i][i + 1] for i in range(updates)]
+    for title, figures, lead in (("error", matrix.error_rate, []), ("NFR of the update", rates, [None])):
+        values = [*lead, *(figure.value for figure in figures)]
+        history.add_row(title, sparkline(values), percent(figures[0].value), percent(figures[-1].value))
+    shown = [_gap(table), *([_gap(history)] if updates > 1 else [])]
+    return Group(line, *shown, *([_gap(_notes(matrix.notes))] if matrix.notes else []))
 
 
 def _matrix_style(i: int, j: int) -> str:

@@ -142,6 +142,24 @@ def _error_sentence(comparison: Comparison) -> str:
     return f"{sentence} (not significant, {p}{more})."
 
 
+def outcome_counts(comparison: Comparison) -> dict[str, int]:
+    """How many samples of each kind, from the rates: the counts behind them are whole numbers.
+
+    >>> from flipguard import compare
+    >>> old = {"id": [1, 2, 3, 4], "label": [0, 1, 1, 0], "prediction": [0, 1, 1, 1]}
+    >>> outcome_counts(compare(old, {**old, "prediction": [0, 1, 0, 0]}))
+    {'stayed right': 2, 'negative flips': 1, 'positive flips': 1, 'stayed wrong': 0}
+    """
+    wrong_old = round(comparison.labelled * float(comparison.error_rate_old or 0.0))
+    negative, positive = comparison.negative_flips, comparison.positive_flips
+    return {
+        "stayed right": comparison.labelled - wrong_old - negative,
+        "negative flips": negative,
+        "positive flips": positive,
+        "stayed wrong": wrong_old - positive,
+    }
+
+
 def rule_name(rule: Rule) -> str:
     """
     >>> rule_name(Rule(name="max_nfr", limit=0.01, figure="", value=0, judged=0, passed=True, reason=""))

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from flipguard.comparison.result import Comparison
-from flipguard.reports.wording import clean, percent
+from flipguard.reports.wording import clean, outcome_counts, percent
 
 Spec = dict[str, Any]
 MOST_CLASSES = 20
@@ -45,24 +45,6 @@ def axis(title: str, **more: Any) -> Spec:
 
 def share_axis(title: str, **more: Any) -> Spec:
     return axis(title, **{"tickformat": ".3~p", "rangemode": "tozero", **more})
-
-
-def outcome_counts(comparison: Comparison) -> dict[str, int]:
-    """How many samples of each kind, from the rates: the counts behind them are whole numbers.
-
-    >>> from flipguard import compare
-    >>> old = {"id": [1, 2, 3, 4], "label": [0, 1, 1, 0], "prediction": [0, 1, 1, 1]}
-    >>> outcome_counts(compare(old, {**old, "prediction": [0, 1, 0, 0]}))
-    {'stayed right': 2, 'negative flips': 1, 'positive flips': 1, 'stayed wrong': 0}
-    """
-    wrong_old = round(comparison.labelled * float(comparison.error_rate_old or 0.0))
-    negative, positive = comparison.negative_flips, comparison.positive_flips
-    return {
-        "stayed right": comparison.labelled - wrong_old - negative,
-        "negative flips": negative,
-        "positive flips": positive,
-        "stayed wrong": wrong_old - positive,
-    }
 
 
 def flow(comparison: Comparison) -> Chart:

@@ -105,7 +105,7 @@ def tiles(comparison: Comparison) -> Iterator[Tile]:
 def _quiet_tiles(comparison: Comparison) -> Iterator[Tile]:
     rows: tuple[tuple[str, Figure | None, bool, str], ...] = (
         ("Positive flip rate", comparison.positive_flip_rate, True, "were wrong, are now right"),
-        ("Relative NFR", comparison.relative_negative_flip_rate, True, "of what chance alone would flip"),
+        ("Relative NFR", comparison.relative_negative_flip_rate, True, "100% = as independent models"),
         ("Churn", comparison.churn, True, "predictions that changed at all"),
         ("Flip cost", comparison.flip_cost, False, f"a flip costs {comparison.cost_ratio or 0:g} gains"),
     )

@@ -1,0 +1,36 @@
+import pytest
+
+import flipguard
+from flipguard.comparison import Comparison
+from flipguard.reports.strips import WIDTH, outcome_strip, shares, sparkline
+from flipguard.reports.terminal import matrix_report, plain_text
+
+
+def test_the_strip_has_a_cell_for_every_kind_that_occurs(comparison: Comparison) -> None:
+    strip, legend = outcome_strip(comparison).plain.split("\n")
+    assert len(strip) == WIDTH
+    assert [sign for sign in "█▼▲░" if sign in strip] == list("█▼▲░")
+    share = strip.count("▼") / WIDTH
+    assert share == pytest.approx(float(comparison.negative_flip_rate or 0), abs=1.1 / WIDTH)
+    assert "▼ negative flips" in legend
+
+
+@pytest.mark.parametrize("counts", [[1, 0, 0, 0], [1, 1, 1, 10**9], [3, 5, 7, 11], [0, 0, 2, 1]])
+def test_cells_fill_the_width_and_miss_nothing(counts: list[int]) -> None:
+    cells = shares(counts, 31)
+    assert sum(cells) == 31
+    assert [cell > 0 for cell in cells] == [count > 0 for count in counts]
+
+
+def test_a_sparkline_of_nothing_is_flat() -> None:
+    assert sparkline([0.0, 0.0, None]) == "▁▁ "
+
+
+def test_a_chain_of_three_shows_its_history() -> None:
+    versions = [{"id": [1, 2, 3], "label": [0, 1, 0], "prediction": p} for p in ([0, 1, 0], [0, 0, 0], [1, 1, 1])]
+    lines = plain_text(matrix_report(flipguard.matrix(versions))).splitlines()
+    assert [line.split() for line in lines if line.startswith(("error ", "NFR of the update"))] == [
+        ["error", "▁▄█", "0.00%", "66.67%"],
+        ["NFR", "of", "the", "update", "▄█", "33.33%", "66.67%"],
+    ]
+    assert "over time" not in plain_text(matrix_report(flipguard.matrix(versions[:2])))
