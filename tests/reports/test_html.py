@@ -371,6 +371,14 @@ def test_compare_writes_the_page_beside_its_other_reports(tmp_path: Path) -> Non
     assert "settings from flipguard.toml." in text_of(page)
 
 
+def test_a_single_candidate_or_column_stands_for_a_list_of_one(tmp_path: Path) -> None:
+    old, new = files(tmp_path)
+    flipguard.report(old, new, tmp_path / "r.html", candidates=old, chain=str(old), show="text")
+    found = unpacked((tmp_path / "r.html").read_text())
+    assert {"candidates", "chain-matrix", "chain-history"} <= found["charts"].keys()
+    assert list(found["flips"]["columns"]) == ["text"]
+
+
 def test_without_the_extra_the_error_names_it(tmp_path: Path) -> None:
     old, new = files(tmp_path)
     program = f"""

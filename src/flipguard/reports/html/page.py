@@ -43,6 +43,11 @@ class Look:
     command: str | None = None
 
     def __post_init__(self) -> None:
+        for name in ("show", "candidates", "chain"):
+            given = getattr(self, name)
+            if given is not None and not isinstance(given, list | tuple):
+                # A single source stands for a list of one: a path would otherwise come apart into letters.
+                object.__setattr__(self, name, (given,))
         if self.images is not None and self.data is not None:
             raise InputError("--images and --data both say where the samples are: give one of them.")
         if self.max_flips < 1:
