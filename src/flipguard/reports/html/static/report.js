@@ -2,7 +2,8 @@
 (() => {
   const $ = (id) => document.getElementById(id);
   const NONE = "–";
-  const NARROW = "(max-width: 46rem)";
+  const NARROW = "screen and (max-width: 46rem)";
+  const PAPER = 660;
 
   async function unpack(id) {
     const bytes = Uint8Array.from(atob($(id).textContent), (c) => c.charCodeAt(0));
@@ -412,6 +413,12 @@
     $("js-plotly-tester")?.setAttribute("aria-hidden", "true");
     dark.addEventListener("change", draw);
     narrow.addEventListener("change", draw);
+    // The flow would still be moving to its new size when the paper comes: it is scaled as it is.
+    const { flow, ...others } = charts;
+    const sized = (size) => Promise.all(Object.keys(others).map((id) => Plotly.relayout($(`chart-${id}`), size)));
+    const scaled = (zoom) => { if (flow) $("chart-flow").style.zoom = zoom; };
+    addEventListener("beforeprint", () => { scaled(Math.min(1, PAPER / $("chart-flow")?.clientWidth)); sized({ width: PAPER }); });
+    addEventListener("afterprint", () => { scaled(1); sized({ width: null, autosize: true }); });
     $("chart-confusion")?.on("plotly_click", (event) => pair?.(...event.points[0].customdata));
   }
 
