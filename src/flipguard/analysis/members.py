@@ -1,0 +1,81 @@
+"""Several models' logits on the same samples, read from prediction files."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from flipguard.comparison.scores import as_logits, row_scores
+from flipguard.predictions import Predictions, read_predictions
+from flipguard.predictions.columns import label_names
+from flipguard.types import InputError
+
+Logits = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Members:
+    """Models that were trained alike but for the seed; their samples are in the order of `ids`."""
+
+    names: tuple[str, ...]
+    ids: tuple[Any, ...]
+    label: npt.NDArray[np.int64]  # (N,), -1 where there is none
+    logits: Logits  # (M, N, C)
+
+    def errors(self, logits: Logits) -> npt.NDArray[np.bool_]:
+        """(N, C) -> (N,): which samples a model with these logits gets wrong."""
+        wrong: npt.NDArray[np.bool_] = logits.argmax(axis=-1) != self.label
+        return wrong
+
+
+def read_members(sources: Sequence[Any], *, like: Members | None = None, column: str | None = None) -> Members:
+    """The members of an ensemble, aligned by id: with the first of them, or with `like`.
+
+    `column` names other numbers per row than the scores, such as `features`.
+    """
+    if not sources:
+        raise InputError("an ensemble needs at least one prediction file.")
+    files = [
+        read_predictions(s, name=None if isinstance(s, str | Path) else f"member {i}") for i, s in enumerate(sources)
+    ]
+    ids = pa.array(like.ids) if like is not None else files[0].table(["id"])["id"].combine_chunks()
+    rows = [_values(file, ids, column) for file in files]
+    if len({row.shape for row in rows}) > 1:
+        widths = ", ".join(str(row.shape[1]) for row in rows)
+        raise InputError(f"the members of an ensemble need rows of one width, theirs are {widths}.")
+    label = like.label if like is not None else _label(files[0])
+    return Members(tuple(f.version or f.name for f in files), tuple(ids.to_pylist()), label, np.stack(rows))
+
+
+def _values(file: Predictions, ids: pa.Array, column: str | None) -> Logits:
+    name = column or file.scores
+    if name is None or name not in file.columns:
+        raise InputError(f"{file.name} has no {column or 'logits or probabilities'}, which the figure needs.")
+    table = file.table(["id", name])
+    own = table["id"].combine_chunks()
+    place = pc.index_in(ids.cast(pa.string()), value_set=own.cast(pa.string()))
+    if place.null_count:
+        lacking = ids.filter(place.is_null())
+        raise InputError(f"{file.name} lacks {len(lacking):,} samples of the others (first: {lacking[0]}).")
+    values = table[name].combine_chunks().take(place)
+    width = len(values[0].as_py()) if column else file.score_width
+    found, there = row_scores(values, width, file.name, ids)
+    if not there.all():
+        raise InputError(f"{file.name}: id {ids[int(np.flatnonzero(~there)[0])]} has no {name}.")
+    return as_logits(found, name, file.name).astype(np.float64) if column is None else found.astype(np.float64)
+
+
+def _label(file: Predictions) -> npt.NDArray[np.int64]:
+    if "label" not in file.columns:
+        raise InputError(f"{file.name} has no labels, which the figure needs.")
+    column = file.table(["label"])["label"].combine_chunks()
+    if not pa.types.is_integer(column.type):
+        if file.classes is None:
+            raise InputError(f"{file.name} names its classes but does not list them: write it with its classes.")
+        column = pc.index_in(label_names(column, file.classes), value_set=pa.array(file.classes))
+    return np.asarray(pc.fill_null(column, -1), np.int64)

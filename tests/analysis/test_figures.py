@@ -1,0 +1,160 @@
+"""Figures from prediction files: their data against naive counts, their pictures drawn."""
+
+import json
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flipguard import InputError, Predictions
+from flipguard.analysis.confidence import entropy_in_and_out, prediction_confidence, regularised_losses
+from flipguard.analysis.draw import draw
+from flipguard.analysis.members import Members, read_members
+from flipguard.analysis.rates import against_parameter, error_against_flips, gain_against_flips
+from flipguard.cli.figure import FIGURES
+
+N, C = 53, 7
+CLASSES = tuple("abcdefg")
+
+
+def member(seed: int, strength: float = 2.0) -> Predictions:
+    rng = np.random.default_rng(seed)
+    label = np.arange(N) % C
+    order = rng.permutation(N)
+    logits = rng.normal(size=(N, C)) + strength * np.eye(C)[label]
+    names = [CLASSES[code] for code in label[order]] if seed % 2 else label[order]
+    return Predictions.from_arrays(
+        id=order, label=names, logits=logits[order], classes=CLASSES, model="m", version=str(seed)
+    )
+
+
+def said(predictions: Predictions) -> np.ndarray:
+    table = predictions.table(["id", "logits"])
+    return np.array(table["logits"].to_pylist())[np.argsort(table["id"].to_numpy())].argmax(axis=1)
+
+
+def test_members_are_aligned_by_id_and_labelled_by_index() -> None:
+    for first in (1, 2):
+        members = read_members([member(first), member(3)])
+        assert members.logits.shape == (2, N, C)
+        ids = np.array(members.ids)
+        assert (members.label == ids % C).all()
+        assert (members.logits[1].argmax(axis=1) == said(member(3))[ids]).all()
+        again = read_members([member(5)], like=members)
+        assert again.ids == members.ids
+
+
+def test_members_that_do_not_fit_are_an_error() -> None:
+    short = Predictions.from_arrays(id=[1, 2], label=[0, 1], logits=np.eye(2), name="short")
+    with pytest.raises(InputError, match="short lacks 51 samples of the others"):
+        read_members([member(1), short])
+    bare = Predictions.from_arrays(id=np.arange(N), label=np.zeros(N, int), prediction=np.zeros(N, int))
+    with pytest.raises(InputError, match="has no logits or probabilities"):
+        read_members([bare])
+    with pytest.raises(InputError, match="at least one"):
+        read_members([])
+
+
+def test_error_against_flips_holds_each_candidate() -> None:
+    old, new = member(1), [member(2), member(3, 4.0)]
+    plot = error_against_flips(old, new)
+    label = np.arange(N) % C
+    for series, candidate in zip(plot.panels[0].series, new, strict=True):
+        right = [said(p) == label for p in (old, candidate)]
+        assert series.x == ((~right[1]).mean(),)
+        assert series.y == ((right[0] & ~right[1]).mean(),)
+        assert series.low is not None
+        assert series.low[0] <= series.y[0]
+
+
+def test_gain_against_flips_holds_every_update_that_does_not_err_more() -> None:
+    zoo = [member(i, 1.0 + i / 2) for i in range(1, 5)]
+    label = np.arange(N) % C
+    right = [said(p) == label for p in zoo]
+    expected = sorted(
+        (b.mean() - a.mean(), (a & ~b).mean()) for a in right for b in right if a is not b and b.mean() >= a.mean()
+    )
+    (series,) = gain_against_flips(zoo).panels[0].series
+    assert np.allclose(sorted(zip(series.x, series.y, strict=True)), expected)
+
+
+def test_against_parameter_is_in_the_parameters_order() -> None:
+    plot = against_parameter(member(1), {3.0: member(2), 0.5: member(3)}, name="α")
+    assert [panel.y for panel in plot.panels] == [
+        "error of the new model",
+        "negative flip rate",
+        "churn",
+        "entropy",
+        "churn",
+    ]
+    assert plot.panels[2].series[0].x == (0.5, 3.0)
+    assert plot.panels[2].series[0].y[0] == (said(member(1)) != said(member(3))).mean()
+
+
+def test_entropy_and_confidence_are_those_of_each_model() -> None:
+    flat = Members(("flat",), (0, 1), np.array([0, 1]), np.zeros((1, 2, C)))
+    sure = Members(("sure",), (0, 1), np.array([0, 1]), 50 * np.eye(C)[None, :2])
+    facts = entropy_in_and_out({"net": sure}, {"net": flat}).facts
+    assert facts["mean, net, out"] == pytest.approx(np.log(C))
+    assert facts["mean, net, in"] == pytest.approx(0, abs=1e-9)
+    assert prediction_confidence({"flat": flat, "sure": sure}).facts == pytest.approx(
+        {"mean, flat": 0, "mean, sure": 1}
+    )
+
+
+def test_the_regularised_loss_at_known_points() -> None:
+    plot = regularised_losses(alphas=(0.0, 0.5), taus=(2.0,))
+    plain, half = plot.panels[0].series
+    place = int(np.argmin(np.abs(np.array(plain.x) - 0.5)))
+    p = plain.x[place]
+    assert plain.y[place] == pytest.approx(-np.log(p))
+    assert half.y[place] == pytest.approx(-0.5 * np.log(p) - 0.5 * (p * np.log(p) + (1 - p) * np.log(1 - p)))
+    (scaled,) = plot.panels[2].series
+    assert scaled.y[0] == pytest.approx(np.log(1 + np.exp(3.0)))
+
+
+@pytest.mark.parametrize("ending", ["svg", "png", "pdf"])
+def test_a_picture_is_drawn_whole_and_twice_the_same(tmp_path: Path, ending: str) -> None:
+    plot = error_against_flips(member(1), [member(2), member(3)])
+    for name in ("a", "b"):
+        draw(plot, tmp_path / f"{name}.{ending}")
+    first, second = ((tmp_path / f"{name}.{ending}").read_bytes() for name in ("a", "b"))
+    assert len(first) > 2000
+    assert first == second
+
+
+def test_an_unknown_ending_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"\.svg, \.png, \.pdf or \.json"):
+        draw(regularised_losses(), tmp_path / "f.gif")
+
+
+def run(*words: object, folder: Path) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "flipguard", "figure", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)
+
+
+def test_the_command_draws_from_files_and_names_the_figures(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{i}.parquet" for i in range(1, 5)]
+    for i, path in enumerate(paths, start=1):
+        member(i).write(path)
+    done = run(
+        "ensemble-size", "--old", *paths[:2], "--new", *paths[2:], "--sizes", 1, 2, "--out", "f.json", folder=tmp_path
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    stored = json.loads((tmp_path / "f.json").read_text())
+    assert stored["panels"][1]["series"][0]["x"] == [1.0, 2.0]
+    assert f"NFR, 2×: {stored['facts']['NFR, 2×']:.4g}" in done.stdout
+    done = run("nothing", "--out", "g.svg", folder=tmp_path)
+    assert done.returncode == 2
+    assert all(name in done.stderr for name in FIGURES)
+    done = run("against-parameter", "--old", paths[0], "--new", paths[1], "--out", "g.svg", folder=tmp_path)
+    assert "needs --values" in done.stderr
+
+
+def test_the_two_class_example_trains_its_own_models(tmp_path: Path) -> None:
+    done = run("two-class", "--out", "two.svg", folder=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert ET.parse(tmp_path / "two.svg").getroot().tag.endswith("svg")
