@@ -99,7 +99,7 @@ def uncertainty_of_flips(old: Members, new: Members) -> Plot:
     )
 
 
-def logit_arrows(old: Members, new: Members, *, sizes: Sequence[int] = (1, 3), most: int = 60) -> Plot:
+def logit_arrows(old: Members, new: Members, *, sizes: Sequence[int] = (1, 3), most: int = 120) -> Plot:
     """Where the logits of two-class samples go from an old to a new model: ELODI (Zhao et al. 2024), Fig. 3a and 3b.
 
     Without two classes the two are taken that old and new confuse most, and only their samples are shown.
@@ -131,6 +131,7 @@ def logit_arrows(old: Members, new: Members, *, sizes: Sequence[int] = (1, 3), m
         panels.append(
             Panel(f"logit of class {first}", f"logit of class {second}", tuple(arrows), f"{size}×", equal=True)
         )
+        facts[f"negative flips, {size}×"] = float(kinds["negative flips"].sum())
         facts[f"mean displacement, {size}×"] = float(np.linalg.norm(after - before, axis=1).mean())
     return Plot("logit-arrows", "Two-class logits, old to new", "ELODI Fig. 3a, 3b", tuple(panels), facts)
 
