@@ -15,7 +15,7 @@ from flipguard.analysis.ensembles import ensemble_size, logit_arrows, uncertaint
 from flipguard.analysis.members import Members
 from flipguard.analysis.trained import digit_members
 
-BOUND = 0.15
+BOUND = 0.2
 """The Kolmogorov–Smirnov distance below which the law is said to hold; the law of singles for ensembles is at 0.8."""
 SAMPLES = slice(0, 101)
 

@@ -47,6 +47,13 @@ def test_members_are_aligned_by_id_and_labelled_by_index() -> None:
         assert again.ids == members.ids
 
 
+def test_features_are_read_in_place_of_logits() -> None:
+    features = np.arange(N * 3, dtype=np.float32).reshape(N, 3)
+    columns = {"id": np.arange(N), "label": np.arange(N) % C, "prediction": np.arange(N) % C}
+    members = read_members([Predictions.from_arrays(**columns, features=features)], column="features")
+    assert (members.logits[0] == features).all()
+
+
 def test_members_that_do_not_fit_are_an_error() -> None:
     short = Predictions.from_arrays(id=[1, 2], label=[0, 1], logits=np.eye(2), name="short")
     with pytest.raises(InputError, match="short lacks 51 samples of the others"):
@@ -158,3 +165,5 @@ def test_the_two_class_example_trains_its_own_models(tmp_path: Path) -> None:
     done = run("two-class", "--out", "two.svg", folder=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert ET.parse(tmp_path / "two.svg").getroot().tag.endswith("svg")
+    facts = dict(line.split(": ") for line in done.stdout.splitlines()[:-1])
+    assert float(facts["negative flips, 3×"]) < float(facts["negative flips, 1×"])
