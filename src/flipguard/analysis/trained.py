@@ -15,12 +15,19 @@ _RATE, _MOMENTUM = 0.2, 0.9
 
 
 def digit_members(
-    count: int, *, width: int = 16, digits: tuple[int, ...] | None = None, seed: int = 0, steps: int = 60
+    count: int,
+    *,
+    width: int = 16,
+    digits: tuple[int, ...] | None = None,
+    rows: int | None = None,
+    seed: int = 0,
+    steps: int = 60,
 ) -> Members:
     """`count` networks of one hidden layer that differ in their seeds alone, and their logits on the test digits.
 
     All of them train at once, as one product of stacked matrices, on full batches with momentum.
-    `digits` keeps some classes; two of them make ELODI's two-class example (Zhao et al. 2024, section 3.2).
+    `digits` keeps some classes, `rows` the first few training samples: with many, networks hardly ever disagree on two
+    digits, which make ELODI's two-class example (Zhao et al. 2024, section 3.2).
     """
     import torch
     from torch.nn import functional
@@ -33,10 +40,11 @@ def digit_members(
     code[list(kept)] = torch.arange(len(kept))
     parts = []
     for split in (data.train, data.test):
-        rows = code[split.y] >= 0
+        wanted = code[split.y] >= 0
         assert isinstance(split.x, torch.Tensor)
-        parts.append((split.x[rows].flatten(1).float() / 255, code[split.y[rows]], split.ids[rows.numpy()]))
+        parts.append((split.x[wanted].flatten(1).float() / 255, code[split.y[wanted]], split.ids[wanted.numpy()]))
     (x, y, _), (test, label, ids) = parts
+    x, y = x[:rows], y[:rows]
     sizes = (x.shape[1], width, len(kept))
     weights = [_initial(count, a, b, seed + place) for place, (a, b) in enumerate(pairwise(sizes))]
     parameters = [w.requires_grad_() for pair in weights for w in pair]

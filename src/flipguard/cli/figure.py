@@ -172,8 +172,7 @@ def _two_class(given: dict[str, Any]) -> "Plot":
 
     train = with_torch("flipguard.analysis.trained", "the two-class example", "train").digit_members
     arrows = with_torch("flipguard.analysis.ensembles", "the two-class example", "train").logit_arrows
-    # Stopped early: networks that have learnt all there is to two digits hardly ever disagree.
-    old, new = (train(12, width=4, digits=(1, 8), seed=seed, steps=8) for seed in (0, 1000))
+    old, new = (train(12, width=8, digits=(3, 8), rows=20, seed=seed) for seed in (0, 1000))
     plot: Plot = arrows(old, new, **_sizes(given))
     return plot
 
