@@ -1,9 +1,10 @@
 """The gate: thresholds that a release must keep, judged on what the data can bear out."""
 
-from collections.abc import Iterator
-from typing import Annotated, Literal
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from flipguard import statistics
 from flipguard.comparison.result import Comparison, Figure, Gate, Group, Rule
@@ -35,6 +36,20 @@ class GateSettings(BaseModel):
     max_slice_nfr: Share = None
     min_slice: Annotated[int, Field(ge=1)] = 30
     gate_on: Literal["interval", "value"] = "interval"
+
+
+def gate_settings(given: Mapping[str, Any]) -> GateSettings:
+    """Settings from a mapping; what is wrong with it is said in one line."""
+    try:
+        return GateSettings(**given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        if first["type"] == "extra_forbidden":
+            close = get_close_matches(key, GateSettings.model_fields, n=1)
+            hint = f"did you mean '{close[0]}'?" if close else f"it has {', '.join(GateSettings.model_fields)}."
+            raise InputError(f"the gate has no rule '{key}'; {hint}") from error
+        raise InputError(f"gate: {key}: {first['msg']}.") from error
 
 
 WHOLE_SET_RULES = {

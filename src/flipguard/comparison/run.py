@@ -1,19 +1,17 @@
 """`compare` and `matrix`: prediction files in, comparisons out."""
 
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pydantic import ValidationError
 
 from flipguard import statistics
 from flipguard.comparison.counted import Counted
 from flipguard.comparison.detail import Detail
-from flipguard.comparison.engine import contradictions, engine
+from flipguard.comparison.engine import engine
 from flipguard.comparison.flips import (
     changed_rows,
     find_negative_flips,
@@ -22,7 +20,7 @@ from flipguard.comparison.flips import (
     slice_columns,
     write_flips,
 )
-from flipguard.comparison.gate import GateSettings, judge
+from flipguard.comparison.gate import GateSettings, gate_settings, judge
 from flipguard.comparison.groups import (
     Family,
     Part,
@@ -36,6 +34,7 @@ from flipguard.comparison.groups import (
 )
 from flipguard.comparison.measure import figures, measured
 from flipguard.comparison.noise import noise_floor
+from flipguard.comparison.notes import notes_on
 from flipguard.comparison.prepare import Options, Prepared, prepare, temperature_on
 from flipguard.comparison.result import Comparison, Figures, File, FlippedSample, Group
 from flipguard.comparison.stream import Scorer, Streamed, fit_temperatures, stream
@@ -150,7 +149,7 @@ def _options(
         by=None if by is None else (by,) if isinstance(by, str) else tuple(by),
         noise=_several(noise),
         calibrate_on=_several(calibrate_on),
-        gate=gate if isinstance(gate, GateSettings) else _gate_settings(gate or {}),
+        gate=gate if isinstance(gate, GateSettings) else gate_settings(gate or {}),
         **given,
     )
 
@@ -158,19 +157,6 @@ def _options(
 def _several(sources: Any) -> tuple[Any, ...]:
     """A single source stands for a list of one: a path or a dict would otherwise come apart into letters or keys."""
     return tuple(sources) if isinstance(sources, list | tuple) else (sources,)
-
-
-def _gate_settings(given: Mapping[str, Any]) -> GateSettings:
-    try:
-        return GateSettings(**given)
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, first["loc"]))
-        if first["type"] == "extra_forbidden":
-            close = get_close_matches(key, GateSettings.model_fields, n=1)
-            hint = f"did you mean '{close[0]}'?" if close else f"it has {', '.join(GateSettings.model_fields)}."
-            raise InputError(f"the gate has no rule '{key}'; {hint}") from error
-        raise InputError(f"gate: {key}: {first['msg']}.") from error
 
 
 def _compare(
@@ -212,7 +198,7 @@ def _compare(
         worst_flips=_worst_flips(prepared, counted, classes, streamed),
         noise=_noise(prepared, options, found["labelled"]),
         samples_to_significance=_samples_to_significance(found, options),
-        notes=_notes(prepared, counted, whole, options, temperatures),
+        notes=notes_on(prepared, counted, whole, options, temperatures),
     )
     comparison = comparison.model_copy(update={"gate": judge(comparison, options.gate)})
     if options.flips is not None:
@@ -353,43 +339,6 @@ def _samples_to_significance(found: Mapping[str, Any], options: Options) -> int 
         found["negative_flips"], found["positive_flips"], found["labelled"], confidence=options.confidence
     )
     return needed if needed is not None and needed > found["labelled"] else None
-
-
-def _notes(
-    prepared: Prepared, counted: Counted, whole: Tally, options: Options, temperatures: tuple[float, float] | None
-) -> list[str]:
-    notes = list(prepared.notes)
-    if prepared.old.source == prepared.new.source and not isinstance(prepared.old.source, pa.Table):
-        notes.append("old and new are the same file.")
-    if options.labels in ("old", "new"):
-        overruled = contradictions(prepared.sources)
-        if overruled:
-            notes.append(f"{overruled:,} samples have other labels in the other file: those of {options.labels} hold.")
-    if counted.dropped_old or counted.dropped_new:
-        notes.append(
-            f"{counted.dropped_old:,} ids that only old has and {counted.dropped_new:,} that only new has were dropped."
-        )
-    for side, number in zip(("old", "new"), whole.missing, strict=True):
-        if number:
-            notes.append(f"{int(number):,} samples have no prediction of the {side} model: they count as wrong.")
-    unlabelled = int(whole.count[5:].sum())
-    if unlabelled:
-        notes.append(f"{unlabelled:,} samples have no label: only churn counts them.")
-    if counted.calibration:
-        use = "set aside to fit the temperatures" if temperatures else "left out"
-        notes.append(f"{counted.calibration:,} validation samples were {use}.")
-    if counted.other_splits:
-        notes.append(f"{counted.other_splits:,} samples of other splits than '{options.split}' were left out.")
-    rows = int(whole.count.sum())
-    scored = rows if whole.models is None else int(whole.models.n.max())
-    if scored < rows:
-        notes.append(f"{rows - scored:,} samples lack scores: NLL, ECE and the like leave them out.")
-    if options.cluster is not None:
-        notes.append(
-            "clusters widen the intervals of rates, differences and relative NFR; those of churn_bound, of weighted "
-            "figures, flip_cost, the noise floor and the scores take samples as independent."
-        )
-    return notes
 
 
 def _file(predictions: Predictions) -> File:

@@ -1,0 +1,45 @@
+"""What a reader should know of a comparison: rows that were dropped, missing, set aside or overruled."""
+
+import pyarrow as pa
+
+from flipguard.comparison.counted import Counted
+from flipguard.comparison.engine import contradictions
+from flipguard.comparison.prepare import Options, Prepared
+from flipguard.metrics import Tally
+
+
+def notes_on(
+    prepared: Prepared, counted: Counted, whole: Tally, options: Options, temperatures: tuple[float, float] | None
+) -> list[str]:
+    notes = list(prepared.notes)
+    if prepared.old.source == prepared.new.source and not isinstance(prepared.old.source, pa.Table):
+        notes.append("old and new are the same file.")
+    if options.labels in ("old", "new"):
+        overruled = contradictions(prepared.sources)
+        if overruled:
+            notes.append(f"{overruled:,} samples have other labels in the other file: those of {options.labels} hold.")
+    if counted.dropped_old or counted.dropped_new:
+        notes.append(
+            f"{counted.dropped_old:,} ids that only old has and {counted.dropped_new:,} that only new has were dropped."
+        )
+    for side, number in zip(("old", "new"), whole.missing, strict=True):
+        if number:
+            notes.append(f"{int(number):,} samples have no prediction of the {side} model: they count as wrong.")
+    unlabelled = int(whole.count[5:].sum())
+    if unlabelled:
+        notes.append(f"{unlabelled:,} samples have no label: only churn counts them.")
+    if counted.calibration:
+        use = "set aside to fit the temperatures" if temperatures else "left out"
+        notes.append(f"{counted.calibration:,} validation samples were {use}.")
+    if counted.other_splits:
+        notes.append(f"{counted.other_splits:,} samples of other splits than '{options.split}' were left out.")
+    rows = int(whole.count.sum())
+    scored = rows if whole.models is None else int(whole.models.n.max())
+    if scored < rows:
+        notes.append(f"{rows - scored:,} samples lack scores: NLL, ECE and the like leave them out.")
+    if options.cluster is not None:
+        notes.append(
+            "clusters widen the intervals of rates, differences and relative NFR; those of churn_bound, of weighted "
+            "figures, flip_cost, the noise floor and the scores take samples as independent."
+        )
+    return notes
