@@ -5,6 +5,7 @@ from flipguard.data.batches import Batches
 from flipguard.data.dataset import DataSet, Split
 from flipguard.data.files import ImageFiles
 from flipguard.data.folders import in_memory
+from flipguard.data.growth import Growth, class_places, draw_growth, grown
 from flipguard.data.load import DATA, load_data
 from flipguard.data.randomness import random_bits, random_normal, random_order, random_uniform
 from flipguard.data.resident import ResidentBatches
@@ -16,10 +17,14 @@ __all__ = [
     "Augmentation",
     "Batches",
     "DataSet",
+    "Growth",
     "ImageFiles",
     "ResidentBatches",
     "Split",
+    "class_places",
+    "draw_growth",
     "encode_text",
+    "grown",
     "in_memory",
     "load_data",
     "measure_normalisation",

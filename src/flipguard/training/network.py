@@ -1,7 +1,7 @@
 """One network by one method on one data set, from seeds to what it says."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -232,14 +232,28 @@ def predict_logits(
     return np.concatenate([network(batch.x).float().cpu().numpy() for batch in batches])
 
 
-def as_predictions(logits: npt.NDArray[np.float32], data: DataSet, part: str = "test", **facts: Any) -> Predictions:
-    """Logits over a part of the data as a prediction file's rows: `facts` are model, version, metadata."""
+def as_predictions(
+    logits: npt.NDArray[np.float32],
+    data: DataSet,
+    part: str = "test",
+    *,
+    classes: Sequence[str] | None = None,
+    **facts: Any,
+) -> Predictions:
+    """Logits over a part of the data as a prediction file's rows: `facts` are model, version, metadata.
+
+    `classes` are the network's own when they are not the data's: a model from before the data grew. Labels are then
+    written by name, as some are of no class that it knows.
+    """
     split = data.part(part)
+    label: Any = split.y.cpu().numpy()
+    if classes is not None and tuple(classes) != data.classes:
+        label = [data.classes[code] if code >= 0 else None for code in label.tolist()]
     return Predictions.from_arrays(
         id=split.ids,
-        label=split.y.cpu().numpy(),
+        label=label,
         logits=logits,
         slices=dict(split.slices),
-        classes=data.classes,
+        classes=data.classes if classes is None else classes,
         **facts,
     )
