@@ -63,6 +63,24 @@ def load_weights(network: nn.Module, tensors: Mapping[str, Tensor], path: str | 
     return network
 
 
+def load_start(network: nn.Module, tensors: Mapping[str, Tensor], path: str | Path) -> nn.Module:
+    """The network with a checkpoint's weights as a start for fine-tuning: its body's, all of them, and its head's if
+    that has as many classes. A head of another size stays as it was made."""
+    fresh = {f"head.{name}": value for name, value in _head(network).items()}
+    # A head is taken whole or not at all: weights and biases of two trainings do not belong together.
+    fits = all(name in tensors and tensors[name].shape == value.shape for name, value in fresh.items())
+    mixed = {name: value for name, value in tensors.items() if not name.startswith("head.")}
+    mixed |= {name: tensors[name] if fits else value for name, value in fresh.items()}
+    return load_weights(network, mixed, path)
+
+
+def _head(network: nn.Module) -> dict[str, Tensor]:
+    head = getattr(network, "head", None)
+    if not isinstance(head, nn.Module):
+        raise InputError(f"{type(network).__name__} has no head to replace: use flipguard.models.split to take it out.")
+    return dict(head.state_dict())
+
+
 def _shape(shape: tuple[int, ...] | None) -> str:
     return "missing" if shape is None else f"of shape {shape}"
 

@@ -94,7 +94,7 @@ def read_news(path: Path, part: str, classes: int) -> Split:
     return Split(tuple(texts), torch.tensor(codes), numbered_ids(part, len(texts)))
 
 
-CLINC_PARTS = {"train": "train", "val": "validation", "test": "test"}
+CLINC_PARTS = ("train", "val", "test")
 
 
 def load_clinc150(root: Path, *, file: str = "data_full.json") -> DataSet:
@@ -123,8 +123,8 @@ def load_clinc150(root: Path, *, file: str = "data_full.json") -> DataSet:
             raise InputError(f"{path}: {part} has the intent {unknown!r}, which no training row has.")
         y = torch.tensor([codes[intent] if scoped else -1 for _, intent in pairs], dtype=torch.int64)
         parts[part] = Split(tuple(text for text, _ in pairs), y, numbered_ids(part, len(pairs)))
-    inside = {name: parts.pop(part) for part, name in CLINC_PARTS.items()}
-    return DataSet("clinc150", classes=classes, kind="text", extra=parts, **inside)
+    train, validation, test = (parts.pop(part) for part in CLINC_PARTS)
+    return DataSet("clinc150", train, test, classes, "text", validation=validation, extra=parts)
 
 
 def _intents(pairs: Any, part: str, path: Path) -> list[tuple[str, str]]:

@@ -37,9 +37,25 @@ class SingleStudent(nn.Module):
         return self.network
 
 
-def decay_groups(network: nn.Module, *, decay_all: bool) -> list[dict[str, object]]:
-    """All parameters in one group, or vectors (BatchNorm, biases) in one of their own without weight decay."""
+def decay_groups(network: nn.Module, *, decay_all: bool) -> list[dict[str, Any]]:
+    """All parameters in one group, or vectors (BatchNorm, biases) in one of their own without weight decay.
+
+    A network that was built for fine-tuning says by `backbone_rate` what share of the learning rate everything but its
+    head gets; the head is then in groups of its own.
+    """
+    rate = getattr(network, "backbone_rate", None)
     parameters = [p for p in network.parameters() if p.requires_grad]
+    if rate is None:
+        return _decayed(parameters, decay_all=decay_all)
+    head = {id(p) for p in network.head.parameters()}
+    body = _decayed([p for p in parameters if id(p) not in head], decay_all=decay_all)
+    return [
+        *({**group, "rate": rate} for group in body),
+        *_decayed([p for p in parameters if id(p) in head], decay_all=decay_all),
+    ]
+
+
+def _decayed(parameters: list[nn.Parameter], *, decay_all: bool) -> list[dict[str, Any]]:
     if decay_all:
         return [{"params": parameters}]
     matrices = [p for p in parameters if p.ndim > 1]
