@@ -5,11 +5,13 @@ from flipguard.ensembles.batch_student import BatchStudent
 from flipguard.ensembles.combine import Combination, combined
 from flipguard.ensembles.deep import DeepEnsemble
 from flipguard.ensembles.joint import JointStudent, StaleStudent
+from flipguard.ensembles.onnx import OnnxNetwork
 from flipguard.ensembles.perturbations import Perturbation, as_perturbation
 from flipguard.ensembles.prefetched import Prefetched, prefetchable
 from flipguard.ensembles.quick import QuickReference, quickened
 from flipguard.ensembles.references import CachedReference, NetworkReference, extract_logits
 from flipguard.ensembles.students import SingleStudent, decay_groups
+from flipguard.ensembles.tempered import Tempered
 
 __all__ = [
     "BatchEnsemble",
@@ -19,11 +21,13 @@ __all__ = [
     "DeepEnsemble",
     "JointStudent",
     "NetworkReference",
+    "OnnxNetwork",
     "Perturbation",
     "Prefetched",
     "QuickReference",
     "SingleStudent",
     "StaleStudent",
+    "Tempered",
     "as_perturbation",
     "batch_ensemble",
     "check_folding",

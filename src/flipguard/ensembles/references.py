@@ -12,9 +12,10 @@ from flipguard.types import Batch, InputError, Output
 
 
 class NetworkReference(nn.Module):
-    """One or several networks in evaluation mode; they may differ in architecture, but know the same classes."""
+    """One or several networks in evaluation mode; they may differ in architecture, but know the same classes.
 
-    differentiable = True
+    A network that cannot be differentiated says so by `differentiable = False`, and the reference then says it too.
+    """
 
     def __init__(self, name: str, networks: Sequence[nn.Module], *, classes: tuple[int, ...] | None = None) -> None:
         super().__init__()
@@ -24,6 +25,7 @@ class NetworkReference(nn.Module):
         self.networks = nn.ModuleList(networks)
         columns = None if classes is None else torch.tensor(classes)
         self.register_buffer("columns", columns, persistent=False)
+        self.differentiable = all(getattr(network, "differentiable", True) for network in networks)
         for parameter in self.parameters():
             parameter.requires_grad_(False)
         self.eval()

@@ -128,12 +128,16 @@ def transformers_model(
     auto = transformers.AutoModelForSequenceClassification if pooling is None else transformers.AutoModel
     safe = {"local_files_only": True, "trust_remote_code": False}
     config = transformers.AutoConfig.from_pretrained(folder, num_labels=classes, **safe, **options)
-    if pretrained:
-        network = auto.from_pretrained(
-            folder, config=config, use_safetensors=True, ignore_mismatched_sizes=True, **safe
-        )
-    else:
-        network = auto.from_config(config, trust_remote_code=False)
+    try:
+        if pretrained:
+            network = auto.from_pretrained(
+                folder, config=config, use_safetensors=True, ignore_mismatched_sizes=True, **safe
+            )
+        else:
+            network = auto.from_config(config, trust_remote_code=False)
+    except ModuleNotFoundError as error:
+        # transformers imports an architecture when it is asked for, and with it every vision library that it finds.
+        raise _unfit("transformers", error) from error
     # Loaded networks come in eval mode and, by version, in the precision of the file.
     network = network.float().train()
     if pooling is not None:
@@ -192,12 +196,18 @@ def _library(module: str, extra: str) -> Any:
             f"{name} models need {error.name}; install it with: pip install 'flipguard[{extra}]'"
         ) from error
     except (RuntimeError, OSError) as error:
-        # A torchvision that was built for another torch fails like this, and everything that imports it.
-        reason = str(error).splitlines()[0]
-        raise InputError(
-            f"{name} cannot be imported ({reason}): it does not fit torch {torch.__version__}. Install builds that "
-            "belong together, from the same index."
-        ) from error
+        raise _unfit(name, error) from error
+
+
+def _unfit(name: str, error: BaseException) -> InputError:
+    """What to say of a library that is there and cannot be imported, as a torchvision that was built for another torch,
+    and everything that imports it."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return InputError(
+        f"{name} cannot be imported ({str(error).splitlines()[0]}): something that it needs does not fit torch "
+        f"{torch.__version__}. Install builds that belong together, from the same index."
+    )
 
 
 def _factory(name: str) -> Callable[..., Any]:

@@ -1,5 +1,6 @@
 """The loop, and what is trained in it."""
 
+from flipguard.training.calibrate import calibrated
 from flipguard.training.errors import TrainingError
 from flipguard.training.loop import Job, Run, fit, take_turns
 from flipguard.training.members import fit_members
@@ -17,6 +18,7 @@ __all__ = [
     "TrainingError",
     "as_predictions",
     "begin_network",
+    "calibrated",
     "fit",
     "fit_members",
     "predict_logits",
