@@ -6,13 +6,15 @@ import signal
 import subprocess
 import sys
 import time
+from collections import OrderedDict
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
-from flipguard.checkpoints import load_checkpoint, load_weights, save_checkpoint
+from flipguard.checkpoints import load_checkpoint, load_start, load_weights, save_checkpoint
+from flipguard.models import split
 from flipguard.types import InputError
 
 torch.set_num_threads(1)
@@ -186,3 +188,25 @@ def test_full_disk(tmp_path: Path) -> None:
         assert [entry.name for entry in tmp_path.iterdir()] == ["run.safetensors"]
     finally:
         subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+@pytest.mark.parametrize("head", ["fc", "head"])
+def test_somebody_elses_checkpoint_by_their_own_names(head: str, tmp_path: Path) -> None:
+    """Their code saved it, with a head in the middle of the names; ours has body and head apart."""
+
+    def theirs(classes: int = 7) -> nn.Module:
+        return nn.Sequential(OrderedDict([("stem", nn.Linear(11, 13)), (head, nn.Linear(13, classes))]))
+
+    original = theirs()
+    save_checkpoint(tmp_path / "theirs.safetensors", original.state_dict(), {})
+    network = split(theirs(), classes=7, head=head)
+    load_weights(network, load_checkpoint(tmp_path / "theirs.safetensors")[0], "theirs.safetensors")
+    x = torch.randn(5, 11)
+    assert torch.equal(network(x), original(x))
+    save_checkpoint(tmp_path / "ours.safetensors", network.state_dict(), {})
+    again = split(theirs(), classes=7, head=head)
+    load_weights(again, load_checkpoint(tmp_path / "ours.safetensors")[0], "ours.safetensors")
+    assert torch.equal(again(x), original(x))
+    fewer = split(theirs(3), classes=3, head=head)
+    load_start(fewer, load_checkpoint(tmp_path / "theirs.safetensors")[0], "theirs.safetensors")
+    assert torch.equal(fewer.features(x), original.stem(x))

@@ -9,6 +9,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
+from flipguard.models import SplitClassifier
 from flipguard.types import InputError
 
 FORMAT = 1
@@ -52,7 +53,11 @@ def load_checkpoint(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]
 
 
 def load_weights(network: nn.Module, tensors: Mapping[str, Tensor], path: str | Path) -> nn.Module:
-    """The network with a checkpoint's weights in it, all of them and no others."""
+    """The network with a checkpoint's weights in it, all of them and no others.
+
+    Somebody else's network also takes them by the names that its author's code gives them.
+    """
+    tensors = network.from_whole(tensors) if isinstance(network, SplitClassifier) else tensors
     wanted = {name: tuple(value.shape) for name, value in network.state_dict().items()}
     found = {name: tuple(value.shape) for name, value in tensors.items()}
     if wanted != found:
@@ -66,6 +71,7 @@ def load_weights(network: nn.Module, tensors: Mapping[str, Tensor], path: str | 
 def load_start(network: nn.Module, tensors: Mapping[str, Tensor], path: str | Path) -> nn.Module:
     """The network with a checkpoint's weights as a start for fine-tuning: its body's, all of them, and its head's if
     that has as many classes. A head of another size stays as it was made."""
+    tensors = network.from_whole(tensors) if isinstance(network, SplitClassifier) else tensors
     fresh = {f"head.{name}": value for name, value in _head(network).items()}
     # A head is taken whole or not at all: weights and biases of two trainings do not belong together.
     fits = all(name in tensors and tensors[name].shape == value.shape for name, value in fresh.items())

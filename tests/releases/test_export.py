@@ -1,6 +1,7 @@
 """Exports: what is written says what the network says, for images, texts and somebody else's network."""
 
 import json
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from flipguard.checkpoints import load_checkpoint
+from flipguard.data import load_data
 from flipguard.models import build_model, split
-from flipguard.releases.export import ENDINGS, export, plain_network
-from flipguard.types import InputError, MissingExtra
+from flipguard.releases.export import ENDINGS, export, export_release, plain_network
+from flipguard.training import ModelSpec, as_predictions, predict_logits
+from flipguard.types import InputError, MissingExtra, Normalisation
 
 B, C = 5, 7
 torch.set_num_threads(1)
@@ -115,6 +118,37 @@ def test_what_says_something_else_is_not_written(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="largest difference of a logit is nan"):
         export(network, x, format="safetensors", path=path, expected=logits * float("nan"))
     assert not list(tmp_path.iterdir())
+
+
+@dataclass(frozen=True)
+class Made:
+    name: str
+    network: nn.Module
+    classes: tuple[str, ...]
+    normalisation: Normalisation | None
+
+
+def test_a_release_is_checked_against_the_runs_own_predictions(tmp_path: Path) -> None:
+    data = load_data("digits")
+    network = ModelSpec("mlp", {"hidden": (11,)}).build(10, seed=3)
+    release = Made("v1", network, data.classes, data.normalisation)
+    said = as_predictions(predict_logits(network, data), data).write(tmp_path / "test.parquet")
+    path = tmp_path / "model.safetensors"
+    found = export_release(release, data.test, format="safetensors", path=path, said=said, rows=37)
+    assert found.rows == 37
+    facts = json.loads((tmp_path / "model.safetensors.json").read_text())
+    assert facts["classes"] == list("0123456789")
+    assert data.normalisation is not None
+    assert facts["normalisation"] == {"mean": list(data.normalisation.mean), "std": list(data.normalisation.std)}
+    with pytest.raises(InputError, match=r"test\.parquet has none of the samples"):
+        export_release(release, data.train, format="safetensors", path=path, said=said)
+    other = Made("v1", ModelSpec("mlp", {"hidden": (11,)}).build(10, seed=4), data.classes, data.normalisation)
+    with pytest.raises(InputError, match="would not say what the run says"):
+        export_release(other, data.test, format="safetensors", path=path, said=said)
+    wrong = Made("v1", network, data.classes, None)
+    with pytest.raises(InputError, match="would not say what the run says"):
+        export_release(wrong, data.test, format="safetensors", path=path, said=said)
+    assert export_release(other, data.test, format="safetensors", path=path).largest_difference == 0
 
 
 def test_refuses(tmp_path: Path) -> None:

@@ -125,6 +125,8 @@ def transformers_model(
         raise InputError(
             f"'{name}' has no safetensors weights (pickled ones are not read); convert them, or say pretrained=False."
         )
+    # A bar for a file on the same disk would only disturb the display of a run.
+    transformers.utils.logging.disable_progress_bar()
     auto = transformers.AutoModelForSequenceClassification if pooling is None else transformers.AutoModel
     safe = {"local_files_only": True, "trust_remote_code": False}
     config = transformers.AutoConfig.from_pretrained(folder, num_labels=classes, **safe, **options)

@@ -1,5 +1,6 @@
 """Any classifier as a body and a head: its last linear layer is taken out, and an identity stands in its place."""
 
+from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
 
@@ -32,6 +33,14 @@ class SplitClassifier(Classifier):
         head = nn.Sequential(self.bottleneck, self.head) if narrow else self.head
         network.set_submodule(self.head_name, deepcopy(head))
         return network
+
+    def from_whole(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Weights by the names that the author's network gives them, under the names here; others stay as they are."""
+        # An author's head may be called `head` too, so the names as a whole decide.
+        if set(tensors) == set(self.state_dict()) or f"{self.head_name}.weight" not in tensors:
+            return dict(tensors)
+        parts = {name: name.removeprefix(f"{self.head_name}.") for name in tensors}
+        return {f"body.{name}" if rest == name else f"head.{rest}": tensors[name] for name, rest in parts.items()}
 
 
 def split(

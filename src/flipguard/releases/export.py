@@ -4,20 +4,22 @@ import json
 import warnings
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, Protocol, TypeAlias, get_args
 
 import torch
 from torch import Tensor, nn
 
 from flipguard._version import __version__
 from flipguard.checkpoints import load_checkpoint, load_weights, save_checkpoint
+from flipguard.data import Batches, Split
 from flipguard.ensembles.onnx import OnnxNetwork
 from flipguard.files import whole_file
 from flipguard.models import SplitClassifier
-from flipguard.types import InputError, MissingExtra
+from flipguard.predictions import Predictions
+from flipguard.types import InputError, MissingExtra, Normalisation
 
 Format = Literal["safetensors", "onnx", "torchscript", "torch-export"]
 ENDINGS: dict[str, str] = {"safetensors": ".safetensors", "onnx": ".onnx", "torchscript": ".pt", "torch-export": ".pt2"}
@@ -101,6 +103,63 @@ def export(
     found = Exported(target, format, rows, difference)
     _write_facts(found, inputs, facts or {})
     return found
+
+
+class Released(Protocol):
+    """As much of a release as an export needs."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def network(self) -> nn.Module: ...
+
+    @property
+    def classes(self) -> tuple[str, ...]: ...
+
+    @property
+    def normalisation(self) -> Normalisation | None: ...
+
+
+def export_release(
+    release: Released,
+    split: Split,
+    *,
+    format: Format,
+    path: str | Path,
+    said: Predictions | None = None,
+    rows: int = 256,
+) -> Exported:
+    """A release's network, checked on the first rows of a split; `said` are the run's own predictions over it.
+
+    Only rows that `said` has are taken, as a version may have been measured on a part of them. Without it the check is
+    against the network itself.
+    """
+    stored = None if said is None else _stored(said)
+    known = [row for row, identity in enumerate(split.ids.tolist()) if stored is None or identity in stored]
+    if not known:
+        raise InputError(
+            f"{'the split' if said is None else said.name} has none of the samples to check the export on."
+        )
+    few = split.select(known[:rows])
+    example = next(iter(Batches(few, len(few), normalisation=release.normalisation))).x
+    scale = None if release.normalisation is None else asdict(release.normalisation)
+    return export(
+        release.network,
+        example,
+        format=format,
+        path=path,
+        expected=None if stored is None else torch.tensor([stored[identity] for identity in few.ids.tolist()]),
+        facts={"version": release.name, "classes": list(release.classes), "normalisation": scale},
+    )
+
+
+def _stored(said: Predictions) -> dict[Any, list[float]]:
+    """The logits of a prediction file by id."""
+    if "logits" not in said.columns:
+        raise InputError(f"{said.name} has no logits to check an export against.")
+    table = said.table(["id", "logits"])
+    return dict(zip(table["id"].to_pylist(), table["logits"].to_pylist(), strict=True))
 
 
 def _named(example: Inputs) -> dict[str, Tensor]:

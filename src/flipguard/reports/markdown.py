@@ -48,9 +48,9 @@ def _parts(comparison: Comparison) -> Iterator[str]:
     yield f"{code(old)} → {code(new)}, {comparison.n:,} samples. {verdict(comparison).replace('<', '&lt;')}"
     if gate.rules:
         rows = [("ok" if r.passed else "**refused**", code(rule_name(r)), code(r.reason, 200)) for r in gate.rules]
-        yield _table(("", "rule", "reason"), rows)
-    yield _table(("flips", "rate"), _flips(comparison))
-    yield _table(("models", "old", "new", "change"), _models(comparison))
+        yield table(("", "rule", "reason"), rows)
+    yield table(("flips", "rate"), _flips(comparison))
+    yield table(("models", "old", "new", "change"), _models(comparison))
     yield f"In brackets: {100 * comparison.confidence:g}% intervals."
     for kind, groups in (("classes", class_groups(comparison)), ("slices", slice_groups(comparison))):
         found = flipped(groups)
@@ -105,7 +105,7 @@ def _groups(worst: Iterable[tuple[str, Group]]) -> str:
         )
         for name, group in worst
     )
-    return _table(("", "n", "NFR", "error change", "adjusted p"), rows)
+    return table(("", "n", "NFR", "error change", "adjusted p"), rows)
 
 
 def _worst(comparison: Comparison) -> str:
@@ -118,7 +118,7 @@ def _worst(comparison: Comparison) -> str:
         )
         for flip in comparison.worst_flips
     )
-    return _table(("id", "label", "old → new", "confidence"), rows)
+    return table(("id", "label", "old → new", "confidence"), rows)
 
 
 def matrix_markdown(matrix: Matrix) -> str:
@@ -138,10 +138,11 @@ def matrix_markdown(matrix: Matrix) -> str:
         f"{percent(matrix.mean_pairwise_negative_flip_rate)})."
     )
     notes = ["\n".join(f"- {code(note, 400)}" for note in matrix.notes)] if matrix.notes else []
-    return "\n\n".join([MATRIX_MARKER, "### flipguard: versions", line, _table(header, rows), *notes]) + "\n"
+    return "\n\n".join([MATRIX_MARKER, "### flipguard: versions", line, table(header, rows), *notes]) + "\n"
 
 
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in GitHub's Markdown."""
     lines = [_row(header), _row(["---"] * len(header)), *(_row(row) for row in rows)]
     return "\n".join(lines)
 

@@ -1,0 +1,61 @@
+"""`flipguard export RUN`."""
+
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from flipguard.cli import options as o
+from flipguard.cli.demo import with_torch
+from flipguard.cli.outputs import check_outputs, say
+from flipguard.predictions import read_predictions
+
+EPILOG = """Examples:
+
+  flipguard export runs/digits_update --format onnx --out model.onnx
+
+  flipguard export runs/digits_update --version old --format safetensors --out old.safetensors"""
+
+
+def export(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or the folder of one of its versions.")],
+    format: Annotated[
+        Literal["safetensors", "onnx", "torchscript", "torch-export"],
+        typer.Option(help="Weights alone, or the graph too."),
+    ],
+    out: Annotated[
+        str, typer.Option(metavar="FILE", help="Where to write it: a .safetensors, .onnx, .pt or .pt2 file.")
+    ],
+    version: Annotated[str | None, typer.Option(metavar="NAME", help="Default: the last one.")] = None,
+    data: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE…|SPEC", help="The data to check it on. Default: the run's own."),
+    ] = None,
+    rows: Annotated[int, typer.Option(min=2, help="Samples of the test part to check it on.")] = 256,
+    debug: o.Debug = False,
+) -> int:
+    """Write a release's plain network for other programs, and check that it says what the run says.
+
+    FILE.json beside it tells the classes, the inputs and how they are normalised. Exit status: 0 done, 2 bad input.
+    """
+    check_outputs({"--out": out}, [])
+    room = with_torch("flipguard.releases.export", "the export", "train")
+    release, split, said = _found(run, version, data)
+    found = room.export_release(release, split, format=format, path=out, said=said, rows=rows)
+    say(
+        f"{found.path}: {release.name} as {found.format}; the same class on {found.rows:,} samples, the largest "
+        f"difference of a logit {found.largest_difference:.2g}.\n"
+    )
+    return 0
+
+
+def _found(run: str, version: str | None, data: list[str] | None) -> tuple[Any, Any, Any]:
+    """The release, the test samples, and what the run said of them, unless other data was named."""
+    releases = with_torch("flipguard.releases.release", "the export", "train")
+    material = with_torch("flipguard.releases.material", "the export", "train")
+    home = releases.version_home(Path(run), version)
+    own = [str(home.parent.parent / "spec.yaml")]
+    plan = import_module("flipguard.spec.training").read_data_plan(data or own)
+    said = None if data else read_predictions(home / "predictions" / "test.parquet")
+    return releases.load_release(run, version), material.load(plan).part("test"), said

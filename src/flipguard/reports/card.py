@@ -1,0 +1,83 @@
+"""The report card of one release: what it is, how often it errs, and what it broke of every earlier version."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from flipguard.comparison.result import Comparison
+from flipguard.comparison.run import compare
+from flipguard.reports.markdown import code, table
+from flipguard.reports.wording import NONE, with_interval
+
+_SHOWN = ("model", "data", "method", "train", "recipe", "seed", "seeds", "members", "normalisation", "versions")
+_EMPTY: tuple[Any, ...] = (None, "", {}, [])
+
+
+def release_card(name: str, facts: Mapping[str, Any], predictions: Any, earlier: Mapping[str, Any]) -> str:
+    """Markdown. `predictions` are this version's on the reference set, `earlier` those of the versions before it.
+
+    Each is whatever `flipguard.compare` reads: a file, a data frame, `Predictions`. `facts` are what the release says
+    of itself (its model.json): model, data, method, seeds and the like, shown as they are.
+
+    >>> old = {"id": [1, 2], "label": [0, 1], "prediction": [0, 1]}
+    >>> new = {"id": [1, 2], "label": [0, 1], "prediction": [0, 0]}
+    >>> print(release_card("v1", {"model": {"name": "mlp"}}, new, {"v0": old}).splitlines()[0])
+    # Release <code>v1</code>
+    """
+    comparisons = {version: compare(old, predictions) for version, old in earlier.items()}
+    # A first release has nothing to be compared with but itself, which gives its error.
+    newest = list(comparisons.values())[-1] if comparisons else compare(predictions, predictions)
+    return "\n\n".join([f"# Release {code(name)}", *_parts(newest, comparisons, facts)]) + "\n"
+
+
+def _parts(newest: Comparison, comparisons: Mapping[str, Comparison], facts: Mapping[str, Any]) -> Iterator[str]:
+    yield f"Error rate {with_interval(newest.error_rate_new)} on {newest.labelled:,} labelled samples."
+    rows = list(_facts(facts))
+    if rows:
+        yield table(("what", "value"), rows)
+    yield "## Against earlier versions"
+    if not comparisons:
+        yield "This is the first version: there is nothing that it could have broken."
+        return
+    yield table(
+        ("earlier version", "its error", "NFR", "relative NFR", "NFR, its classes", "PFR", "churn", "error change"),
+        [_row(version, comparison) for version, comparison in comparisons.items()],
+    )
+    yield (
+        "NFR: samples that the earlier version had right and this one has wrong. PFR: the other way round. "
+        f"In brackets: {100 * newest.confidence:g}% intervals."
+    )
+    notes = [f"- {code(version)}: {code(note, 400)}" for version, c in comparisons.items() for note in c.notes]
+    if notes:
+        yield "\n".join(notes)
+
+
+def _row(version: str, comparison: Comparison) -> Sequence[str]:
+    known = comparison.old_classes
+    return (
+        code(version, 40),
+        with_interval(comparison.error_rate_old),
+        with_interval(comparison.negative_flip_rate),
+        with_interval(comparison.relative_negative_flip_rate),
+        NONE if known is None else with_interval(known.negative_flip_rate),
+        with_interval(comparison.positive_flip_rate),
+        with_interval(comparison.churn),
+        with_interval(comparison.error_difference, signed=True),
+    )
+
+
+def _facts(facts: Mapping[str, Any]) -> Iterator[Sequence[str]]:
+    for name in _SHOWN:
+        value = facts.get(name)
+        if value in _EMPTY:
+            continue
+        if not isinstance(value, Mapping):
+            yield name, code(value, 200)
+            continue
+        for key, part in value.items():
+            if part not in _EMPTY:
+                plain = part if isinstance(part, str) else json.dumps(part, ensure_ascii=False, default=str)
+                yield f"{name} {code(key)}", code(plain, 200)
+    classes = facts.get("classes")
+    if isinstance(classes, Sequence) and not isinstance(classes, str):
+        yield "classes", f"{len(classes):,}"
