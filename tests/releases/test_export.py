@@ -155,7 +155,7 @@ def test_refuses(tmp_path: Path) -> None:
     network, x = a_cnn(), torch.randn(B, 1, 8, 8)
     with pytest.raises(InputError, match="exported as safetensors, onnx, torchscript, torch-export, not as 'tflite'"):
         export(network, x, format="tflite", path=tmp_path / "x.tflite")  # type: ignore[arg-type]
-    with pytest.raises(InputError, match=r"a torch-export file ends in \.pt2"):
+    with pytest.raises(InputError, match=r"in the form torch-export ends in \.pt2"):
         export(network, x, format="torch-export", path=tmp_path / "x.onnx")
     with pytest.raises(InputError, match="at least 2 samples"):
         export(network, x[:1], format="safetensors", path=tmp_path / "x.safetensors")

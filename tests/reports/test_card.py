@@ -43,14 +43,14 @@ def test_the_first_version_has_nothing_to_break() -> None:
 
 def test_facts_are_shown_and_cannot_break_the_page() -> None:
     facts = {
-        "model": {"name": "mlp", "options": {"hidden": [32]}},
+        "model": {"name": "mlp", "options": {"hidden": [32, 16]}},
         "method": {"name": "elodi | <img>", "parameters": {}},
         "seeds": {"initialisation": 3},
         "format": 1,
     }
     card = release_card("v|1", facts, SECOND, {"<b>@all": FIRST})
     assert "# Release <code>v&#124;1</code>" in card
-    assert "| model <code>options</code> | <code>&#123;&#34;hidden&#34;&#58; &#91;32&#93;&#125;</code> |" in card
+    assert "| model | <code>mlp; options (hidden 32, 16)</code> |" in card
     assert "elodi &#124; &#60;img&#62;" in card
     assert "parameters" not in card
     assert "format" not in card

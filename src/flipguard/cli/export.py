@@ -9,7 +9,6 @@ import typer
 from flipguard.cli import options as o
 from flipguard.cli.demo import with_torch
 from flipguard.cli.outputs import check_outputs, say
-from flipguard.predictions import read_predictions
 
 EPILOG = """Examples:
 
@@ -52,6 +51,8 @@ def export(
 
 def _found(run: str, version: str | None, data: list[str] | None) -> tuple[Any, Any, Any]:
     """The release, the test samples, and what the run said of them, unless other data was named."""
+    from flipguard.predictions import read_predictions
+
     releases = with_torch("flipguard.releases.release", "the export", "train")
     material = with_torch("flipguard.releases.material", "the export", "train")
     home = releases.version_home(Path(run), version)

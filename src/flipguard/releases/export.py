@@ -81,7 +81,7 @@ def export(
         raise InputError(f"a network is exported as {', '.join(get_args(Format))}, not as '{format}'.")
     target = Path(path)
     if target.suffix != ENDINGS[format]:
-        raise InputError(f"{target}: a {format} file ends in {ENDINGS[format]}.")
+        raise InputError(f"{target}: the name of a file in the form {format} ends in {ENDINGS[format]}.")
     inputs = _named(example)
     rows = len(next(iter(inputs.values())))
     if rows < 2:

@@ -1,6 +1,5 @@
 """The report card of one release: what it is, how often it errs, and what it broke of every earlier version."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -69,15 +68,25 @@ def _row(version: str, comparison: Comparison) -> Sequence[str]:
 def _facts(facts: Mapping[str, Any]) -> Iterator[Sequence[str]]:
     for name in _SHOWN:
         value = facts.get(name)
-        if value in _EMPTY:
-            continue
-        if not isinstance(value, Mapping):
-            yield name, code(value, 200)
-            continue
-        for key, part in value.items():
-            if part not in _EMPTY:
-                plain = part if isinstance(part, str) else json.dumps(part, ensure_ascii=False, default=str)
-                yield f"{name} {code(key)}", code(plain, 200)
+        if value not in _EMPTY:
+            yield name, code(_line(value), 400)
     classes = facts.get("classes")
     if isinstance(classes, Sequence) and not isinstance(classes, str):
         yield "classes", f"{len(classes):,}"
+
+
+def _line(value: Any) -> str:
+    """A fact on one line: a mapping's name first, then what else it says.
+
+    >>> _line({"alpha": 0.8, "name": "elodi", "k": None, "difference": {"p": 2}})
+    'elodi; alpha 0.8; difference (p 2)'
+    """
+    if isinstance(value, Mapping):
+        parts = [str(value["name"])] if value.get("name") else []
+        for key, part in value.items():
+            if key != "name" and part not in _EMPTY:
+                parts.append(f"{key} ({_line(part)})" if isinstance(part, Mapping) else f"{key} {_line(part)}")
+        return "; ".join(parts)
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return ", ".join(f"({_line(part)})" if isinstance(part, Mapping) else _line(part) for part in value)
+    return str(value)
