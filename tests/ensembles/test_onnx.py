@@ -73,6 +73,8 @@ def a_batch(x: Any) -> Batch:
 def test_it_says_what_the_network_says(old: Path) -> None:
     network, x = OnnxNetwork(old, classes=C), torch.randn(17, D)
     torch.testing.assert_close(network(x), a_network().eval()(x).detach(), atol=1e-5, rtol=1e-4)
+    rounded = x.to(torch.bfloat16)
+    assert torch.equal(network(rounded), network(rounded.float()))
     for again in (copy.deepcopy(network), pickle.loads(pickle.dumps(network))):
         assert torch.equal(again(x), network(x))
 

@@ -92,7 +92,9 @@ class OnnxNetwork(nn.Module):
                 raise InputError(f"{self.path} takes inputs of shape ({asked}) a sample, and the data has {shape[1:]}.")
             if wanted.type not in _TYPES:
                 raise InputError(f"{self.path}: its input '{name}' has type {wanted.type}, which no data here has.")
-            feed[name] = x[name].detach().cpu().numpy().astype(_TYPES[wanted.type])
+            # NumPy has no bfloat16.
+            given = x[name].float() if x[name].dtype == torch.bfloat16 else x[name]
+            feed[name] = given.detach().cpu().numpy().astype(_TYPES[wanted.type])
         return feed
 
 
