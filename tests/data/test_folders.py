@@ -215,3 +215,26 @@ def test_tiny_imagenet_annotations_are_checked(line: str, tmp_path: Path) -> Non
     (tmp_path / "tiny-imagenet-200" / "val" / "val_annotations.txt").write_text(line + "\n")
     with pytest.raises(InputError, match=r"val_annotations\.txt, line 1: "):
         load_data("tiny-imagenet", folder=tmp_path)
+
+
+def test_it_reads_folders_as_torchvision_does(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("torchvision.datasets", reason="torchvision is not installed")
+    write_set(tmp_path)
+    write_image(tmp_path / "train" / "bee" / "deep" / "10.jpg")
+    theirs, ours = datasets.ImageFolder(tmp_path / "train"), load_data(SPEC, folder=tmp_path)
+    assert ours.classes == tuple(theirs.classes)
+    named = {Path(path).relative_to(tmp_path).as_posix(): code for path, code in theirs.samples}
+    assert dict(zip(ours.train.ids.tolist(), ours.train.y.tolist(), strict=True)) == named
+    assert isinstance(ours.train.x, ImageFiles)
+    for row, name in enumerate(ours.train.x.names):
+        if name.endswith(".png"):
+            image, _ = theirs[next(i for i, (path, _) in enumerate(theirs.samples) if path.endswith(name))]
+            assert np.array_equal(ours.train.x.decode(row), np.asarray(image).transpose(2, 0, 1))
+
+
+def test_it_reads_folders_as_timm_does(tmp_path: Path) -> None:
+    timm = pytest.importorskip("timm.data", reason="timm is not installed")
+    write_set(tmp_path)
+    theirs, ours = timm.create_dataset("", tmp_path, split="train"), load_data(SPEC, folder=tmp_path)
+    named = {Path(path).relative_to(tmp_path).as_posix(): code for path, code in theirs.reader.samples}
+    assert dict(zip(ours.train.ids.tolist(), ours.train.y.tolist(), strict=True)) == named

@@ -1,11 +1,12 @@
 """Starting from a checkpoint: body kept, head replaced, and a learning rate of its own for each."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 
-from flipguard.checkpoints import save_checkpoint
+from flipguard.checkpoints import load_checkpoint, load_weights, save_checkpoint
 from flipguard.data import DataSet, subset
 from flipguard.ensembles import decay_groups
 from flipguard.methods import build_method
@@ -112,3 +113,24 @@ def test_a_bare_spec_asks_for_no_weights(start: Path) -> None:
     bare = ModelSpec("transformers:folder", {"pooling": "mean"}).bare()
     assert bare.options == {"pooling": "mean", "pretrained": False}
     assert ModelSpec("torchvision:resnet18", {"weights": "DEFAULT"}).bare().options == {"weights": None}
+
+
+def test_a_text_release_needs_nothing_but_its_folder(tmp_path: Path) -> None:
+    transformers = pytest.importorskip(
+        "transformers", reason="transformers is not installed: pip install 'flipguard[text]'"
+    )
+    sizes = {"hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 13}
+    origin, home = tmp_path / "origin", tmp_path / "release"
+    home.mkdir()
+    transformers.BertModel(transformers.BertConfig(vocab_size=31, **sizes)).save_pretrained(origin)
+    spec = ModelSpec(f"transformers:{origin}", {"pooling": "mean"})
+    network = spec.build(C, seed=3)
+    save_checkpoint(home / "model.safetensors", network.state_dict(), {})
+    spec.carry(home)
+    shutil.rmtree(origin)
+    again = spec.bare(home).build(C, seed=4)
+    load_weights(again, load_checkpoint(home / "model.safetensors")[0], home)
+    x = {"input_ids": torch.randint(3, 31, (5, 11)), "attention_mask": torch.ones(5, 11, dtype=torch.long)}
+    assert torch.equal(again.eval()(x), network.eval()(x))
+    ModelSpec("mlp", OPTIONS).carry(home)
+    assert sorted(each.name for each in home.iterdir()) == ["config.json", "model.safetensors"]

@@ -7,16 +7,17 @@ are declared here, before the first import, and stay without an implementation.
 
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
-import torch
-
-_declared: list[torch.library.Library] = []
+_declared: list[Any] = []
 
 
 def _declare_operators() -> None:
     found = find_spec("torchvision")
     if found is None or found.origin is None:
         return
+    import torch
+
     for library in Path(found.origin).parent.glob("_C*"):
         try:
             torch.ops.load_library(library)
