@@ -7,7 +7,7 @@ from flipguard.data.encoders import Encoder, FileEncoder, WordEncoder, read_enco
 from flipguard.data.files import ImageFiles
 from flipguard.data.folders import in_memory
 from flipguard.data.growth import Growth, class_places, draw_growth, grown
-from flipguard.data.load import DATA, load_data
+from flipguard.data.load import DATA, data_options, load_data
 from flipguard.data.randomness import random_bits, random_normal, random_order, random_uniform
 from flipguard.data.resident import ResidentBatches
 from flipguard.data.splits import split_validation, subset
@@ -26,6 +26,7 @@ __all__ = [
     "Split",
     "WordEncoder",
     "class_places",
+    "data_options",
     "draw_growth",
     "encode_text",
     "grown",

@@ -78,6 +78,20 @@ def _load(name: str, loader: Callable[..., DataSet], options: dict[str, Any], fo
     return loader(root, **options)
 
 
+def data_options(name: str) -> tuple[str, ...]:
+    """What a data set's mapping may hold beside `name` and `folder`.
+
+    >>> data_options("digits")
+    ('test_size', 'encode')
+    """
+    return (*(p.name for p in _keywords(DATA[name])), "encode")
+
+
+def _keywords(loader: Callable[..., DataSet]) -> list[inspect.Parameter]:
+    parameters = inspect.signature(loader).parameters.values()
+    return [p for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
+
+
 def _options(spec: str | Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(spec, str):
         return dict(spec)
@@ -93,11 +107,11 @@ def _nearest(name: str) -> str:
 
 
 def _check_options(name: str, loader: Callable[..., DataSet], options: Mapping[str, Any]) -> None:
-    parameters = inspect.signature(loader).parameters.values()
-    known = [p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
+    known = _keywords(loader)
+    names = [p.name for p in known]
     for option in options:
-        if option not in known:
-            raise InputError(f"{name} has no option {option!r}; it has {', '.join(known) or 'none'}.")
-    for p in parameters:
-        if p.kind is inspect.Parameter.KEYWORD_ONLY and p.default is p.empty and p.name not in options:
+        if option not in names:
+            raise InputError(f"{name} has no option {option!r}; it has {', '.join(names) or 'none'}.")
+    for p in known:
+        if p.default is p.empty and p.name not in options:
             raise InputError(f"{name} needs the option {p.name!r}.")

@@ -36,6 +36,16 @@ class ModelSpec:
         if self.backbone_rate is not None and not self.backbone_rate > 0:
             raise InputError(f"backbone_rate must be above 0, got {self.backbone_rate}.")
 
+    @classmethod
+    def of(cls, name: str, options: Mapping[str, Any]) -> "ModelSpec":
+        """From one flat mapping, as a spec file has it: `init` and `backbone_rate` stand among the network's options.
+
+        >>> ModelSpec.of("mlp", {"hidden": (8,), "backbone_rate": 0.1})
+        ModelSpec(name='mlp', options={'hidden': (8,)}, init=None, backbone_rate=0.1)
+        """
+        own = {key: value for key, value in options.items() if key in ("init", "backbone_rate")}
+        return cls(name, {key: value for key, value in options.items() if key not in own}, **own)
+
     def build(self, classes: int, seed: int) -> nn.Module:
         """A new network whose weights depend on the seed alone, and on `init`."""
         torch.manual_seed(seed)
