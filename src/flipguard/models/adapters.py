@@ -1,4 +1,4 @@
-"""Networks from elsewhere by name: timm, torchvision, transformers, packaged weights, the user's own factory."""
+"""Networks from elsewhere by name: timm, torchvision, transformers, packaged weights, ONNX, the user's own factory."""
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from flipguard.models.classifier import check_choice, classifier
 from flipguard.models.nearest import nearest
+from flipguard.models.onnx import onnx_model
 from flipguard.models.pretrained import pretrained_folder, pretrained_model
 from flipguard.models.split import split
 from flipguard.models.transformer import masked_mean
@@ -185,6 +186,7 @@ ADAPTERS: dict[str, Callable[..., nn.Module]] = {
     "torchvision": torchvision_model,
     "transformers": transformers_model,
     "pretrained": pretrained_model,
+    "onnx": onnx_model,
 }
 """What stands before the colon in a name; any other prefix is a Python module of the user's."""
 

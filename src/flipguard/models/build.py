@@ -55,9 +55,9 @@ def model_names() -> tuple[str, ...]:
 def build_model(name: str, *, classes: int, **options: Any) -> nn.Module:
     """A new network with `forward(x)` -> logits (B, C), `features(x)` -> (B, D), `head` and `feature_width`.
 
-    The name is one of `MODELS`, or `timm:NAME`, `torchvision:NAME`, `transformers:FOLDER`, `pretrained:NAME`, or
-    `package.module:factory` for the user's own. The caller seeds torch's global generator, the only source of the start
-    weights.
+    The name is one of `MODELS`, or `timm:NAME`, `torchvision:NAME`, `transformers:FOLDER`, `pretrained:NAME`,
+    `onnx:FILE` (logits alone, nothing to train), or `package.module:factory` for the user's own. The caller seeds
+    torch's global generator, the only source of the start weights.
 
     >>> build_model("resnet18", classes=10, width=32).feature_width
     256

@@ -15,9 +15,8 @@ from torch import Tensor, nn
 from flipguard._version import __version__
 from flipguard.checkpoints import load_checkpoint, load_weights, save_checkpoint
 from flipguard.data import Batches, Split
-from flipguard.ensembles.onnx import OnnxNetwork
 from flipguard.files import whole_file
-from flipguard.models import SplitClassifier
+from flipguard.models import OnnxNetwork, SplitClassifier
 from flipguard.predictions import Predictions
 from flipguard.types import InputError, MissingExtra, Normalisation
 

@@ -15,7 +15,8 @@ from flipguard.models import build_model
 from flipguard.models.pretrained import pretrained_folder
 from flipguard.types import InputError, Method
 
-CONFIG = "config.json"
+CARRIED = {"transformers": "config.json", "onnx": "model.onnx"}
+"""Kinds of networks whose architecture is a file, and what that is called in a release's folder."""
 
 
 @dataclass(frozen=True)
@@ -77,22 +78,26 @@ class ModelSpec:
         return facts
 
     def carry(self, folder: Path) -> None:
-        """Put beside a release what its architecture is read from, if that is a file: transformers' config.json."""
+        """Put beside a release the file that its architecture is read from, if there is one."""
         kind, _, name = self.name.partition(":")
-        if kind == "transformers":
-            content = (pretrained_folder(name) / CONFIG).read_bytes()
-            with whole_file(folder / CONFIG) as beside:
+        if kind in CARRIED:
+            source = pretrained_folder(name) / CARRIED[kind] if kind == "transformers" else Path(name)
+            try:
+                content = source.read_bytes()
+            except OSError as error:
+                raise InputError(f"{source} cannot be read: {error.strerror or error}.") from error
+            with whole_file(folder / CARRIED[kind]) as beside:
                 beside.write_bytes(content)
 
     def bare(self, folder: Path | None = None) -> "ModelSpec":
         """The same architecture with no weights of its own, for a checkpoint that brings all of them.
 
-        `folder` is a release's: what was carried into it stands in for the folder or package that it came from.
+        `folder` is a release's: what was carried into it stands in for the place that it came from.
         """
         kind, name = self.name.partition(":")[0], self.name
+        if kind in CARRIED and folder is not None and (folder / CARRIED[kind]).is_file():
+            name = f"{kind}:{folder / CARRIED[kind] if kind == 'onnx' else folder}"
         without: dict[str, Any] = {}
-        if kind == "transformers" and folder is not None and (folder / CONFIG).is_file():
-            name = f"transformers:{folder}"
         if kind in ("timm", "transformers", "pretrained"):
             without = {"pretrained": False}
         elif kind == "torchvision":

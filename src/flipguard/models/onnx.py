@@ -98,6 +98,11 @@ class OnnxNetwork(nn.Module):
         return feed
 
 
+def onnx_model(name: str, *, classes: int, output: str | None = None) -> OnnxNetwork:
+    """The network in a file, with as many outputs as there are classes."""
+    return OnnxNetwork(name, classes=classes, output=output)
+
+
 def _again(path: Path, classes: int | None, output: str) -> OnnxNetwork:
     return OnnxNetwork(path, classes=classes, output=output)
 

@@ -9,10 +9,11 @@ import pytest
 import torch
 from torch import nn
 
-from flipguard.ensembles import NetworkReference, OnnxNetwork
+from flipguard.ensembles import NetworkReference
 from flipguard.methods import build_method
-from flipguard.models import build_model
+from flipguard.models import OnnxNetwork, build_model
 from flipguard.releases.export import export
+from flipguard.training import ModelSpec
 from flipguard.training.simple import fit
 from flipguard.types import Batch, InputError, MissingExtra, Reference
 
@@ -77,6 +78,26 @@ def test_it_says_what_the_network_says(old: Path) -> None:
     assert torch.equal(network(rounded), network(rounded.float()))
     for again in (copy.deepcopy(network), pickle.loads(pickle.dumps(network))):
         assert torch.equal(again(x), network(x))
+
+
+@installed
+def test_by_name(old: Path) -> None:
+    x = torch.randn(B, D)
+    assert torch.equal(build_model(f"onnx:{old}", classes=C)(x), OnnxNetwork(old)(x))
+    with pytest.raises(InputError, match=r"logits are \(batch, 3 classes\)"):
+        build_model(f"onnx:{old}", classes=3)
+
+
+@installed
+def test_a_release_carries_the_file(old: Path, tmp_path: Path) -> None:
+    moved = tmp_path / "elsewhere.onnx"
+    moved.write_bytes(old.read_bytes())
+    spec, home = ModelSpec(f"onnx:{moved}"), tmp_path / "release"
+    home.mkdir()
+    spec.carry(home)
+    moved.unlink()
+    x = torch.randn(B, D)
+    assert torch.equal(spec.bare(home).build(C, seed=0)(x), OnnxNetwork(old)(x))
 
 
 @installed
