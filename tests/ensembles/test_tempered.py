@@ -1,5 +1,7 @@
 """Members divided by their temperature."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -32,6 +34,17 @@ def test_logits_are_divided_and_features_are_not() -> None:
     torch.testing.assert_close(NetworkReference("warm", [Tempered(network, 2.5)])(a_batch(x)).logits, warm.logits)
 
 
+def test_a_copy_stands_on_its_own() -> None:
+    network = build_model("mlp", classes=C, input_size=D, hidden=(13,))
+    warm, x = copy.deepcopy(Tempered(network, 2.5)), torch.randn(B, D)
+    before = warm.features(x)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.zero_()
+    assert torch.equal(warm.features(x), before)
+    torch.testing.assert_close(warm.head(before), warm(x))
+
+
 def test_a_network_without_features_and_a_bad_temperature() -> None:
     network = Tempered(nn.Linear(D, C), 3.0)
     assert not hasattr(network, "features")
@@ -49,6 +62,8 @@ def test_members_of_a_mixed_ensemble_are_calibrated_on_validation_samples() -> N
         for seed, spec in enumerate(specs, start=1)
     ]
     warm = [calibrated(member, data) for member in members]
+    with pytest.raises(InputError, match="fitted on validation samples"):
+        calibrated(members[0], data, "test")
     assert data.validation is not None
     y = data.validation.y.numpy()
     for member in warm:

@@ -1,5 +1,8 @@
 """The user's own factories for real; timm, torchvision and transformers where they are installed."""
 
+import os
+import subprocess
+import sys
 import textwrap
 from importlib.util import find_spec
 from pathlib import Path
@@ -129,6 +132,19 @@ def test_a_missing_library_names_its_extra(library: str, name: str, extra: str) 
         pytest.skip(f"{library} is installed")
     with pytest.raises(MissingExtra, match=rf"{library}; install it with: pip install 'flipguard\[{extra}\]'"):
         build_model(name, classes=C)
+
+
+def test_a_library_that_does_not_fit_this_torch_is_one_line(tmp_path: Path) -> None:
+    """As a torchvision beside a torch that it was not built for: importing it raises what its author never foresaw."""
+    (tmp_path / "timm.py").write_text("raise RuntimeError('operator torchvision::nms does not exist\\nat line 3')\n")
+    program = "from flipguard.models import build_model\nbuild_model('timm:resnet18', classes=7)"
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path}
+    )
+    last = done.stderr.splitlines()[-1]
+    assert "timm cannot be imported (operator torchvision::nms does not exist): something that it needs" in last
+    assert f"does not fit torch {torch.__version__}" in last
 
 
 def check(model: Any, x: Any) -> None:
