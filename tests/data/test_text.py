@@ -97,6 +97,9 @@ def test_bad_tokenizer_files(tmp_path: Path) -> None:
     path.write_text("[1, 2]")
     with pytest.raises(InputError, match="must hold one JSON object"):
         read_encoder(path)
+    path.write_text('{"format": "flipguard words", "words": ["a"]}')
+    with pytest.raises(InputError, match="'length' is missing or of another kind"):
+        read_encoder(path)
     with pytest.raises(InputError, match="a length of at least 1 token, not 0"):
         WordEncoder(("a",), 0)
     with pytest.raises(InputError, match="size 2 is too few"):

@@ -103,7 +103,7 @@ class WordEncoder:
             beside.write_text(self._text(), encoding="utf-8")
 
     def fingerprint(self) -> str:
-        """Sixteen hexadecimal digits: equal for encoders that give equal tensors."""
+        """Sixteen hexadecimal digits that change with anything that decides the tensors."""
         return _digest(self._text())
 
     def _text(self) -> str:
@@ -165,7 +165,7 @@ class FileEncoder:
             beside.write_text(self._tokenizer.to_str(), encoding="utf-8")
 
     def fingerprint(self) -> str:
-        """Sixteen hexadecimal digits: equal for encoders that give equal tensors."""
+        """Sixteen hexadecimal digits that change with anything that decides the tensors."""
         return _digest(f"{self.length} {self._tokenizer.to_str()}")
 
 
@@ -181,6 +181,10 @@ def read_encoder(path: str | Path, *, length: int | None = None) -> "WordEncoder
     if not isinstance(found, dict):
         raise InputError(f"{path} is no tokenizer file: it must hold one JSON object.")
     if found.get("format") == FORMAT:
-        return WordEncoder(tuple(found["words"]), length or int(found["length"]))
+        try:
+            words, kept = tuple(found["words"]), int(found["length"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"{path} is no readable tokenizer file: {error} is missing or of another kind.") from error
+        return WordEncoder(words, length or kept)
     truncation: Mapping[str, Any] = found.get("truncation") or {}
     return FileEncoder(content, length or int(truncation.get("max_length", 64)))

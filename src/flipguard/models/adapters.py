@@ -120,6 +120,21 @@ def transformers_model(
     architecture's own classifier, with a linear head on the mean over the tokens ("mean", as sentence encoders were
     trained) or on the first one.
     """
+    if pooling is not None and head is not None:
+        raise InputError("pooling puts a new linear head on the encoder: leave the option head out.")
+    network = _pretrained(name, pretrained=pretrained, bare=pooling is not None, num_labels=classes, **options)
+    if pooling is None:
+        head = None if head is None else f"network.{head}"
+        return split(Keywords(network), classes=classes, head=head, feature_width=feature_width, dropout=dropout)
+    # The pooler is for the architecture's own classifier; unused, its weights would never get a gradient.
+    if getattr(network, "pooler", None) is not None:
+        network.pooler = None
+    width = int(network.config.hidden_size)
+    return classifier(Pooled(network, pooling), width, classes=classes, feature_width=feature_width, dropout=dropout)
+
+
+def _pretrained(name: str, *, pretrained: bool, bare: bool, **options: Any) -> Any:
+    """transformers' own network in float32 and training mode: the bare encoder, or with its architecture's head."""
     transformers = _library("transformers", "text")
     folder = pretrained_folder(name)
     if pretrained and not any(folder.glob("*.safetensors")):
@@ -128,9 +143,9 @@ def transformers_model(
         )
     # A bar for a file on the same disk would only disturb the display of a run.
     transformers.utils.logging.disable_progress_bar()
-    auto = transformers.AutoModelForSequenceClassification if pooling is None else transformers.AutoModel
+    auto = transformers.AutoModel if bare else transformers.AutoModelForSequenceClassification
     safe = {"local_files_only": True, "trust_remote_code": False}
-    config = transformers.AutoConfig.from_pretrained(folder, num_labels=classes, **safe, **options)
+    config = transformers.AutoConfig.from_pretrained(folder, **safe, **options)
     try:
         if pretrained:
             network = auto.from_pretrained(
@@ -142,17 +157,7 @@ def transformers_model(
         # transformers imports an architecture when it is asked for, and with it every vision library that it finds.
         raise _unfit("transformers", error) from error
     # Loaded networks come in eval mode and, by version, in the precision of the file.
-    network = network.float().train()
-    if pooling is not None:
-        if head is not None:
-            raise InputError("pooling puts a new linear head on the encoder: leave the option head out.")
-        # The pooler is for the architecture's own classifier; unused, its weights would never get a gradient.
-        if getattr(network, "pooler", None) is not None:
-            network.pooler = None
-        body = Pooled(network, pooling)
-        return classifier(body, int(config.hidden_size), classes=classes, feature_width=feature_width, dropout=dropout)
-    head = None if head is None else f"network.{head}"
-    return split(Keywords(network), classes=classes, head=head, feature_width=feature_width, dropout=dropout)
+    return network.float().train()
 
 
 def user_model(name: str, *, classes: int, **options: Any) -> nn.Module:
