@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from flipguard._version import __version__
-from flipguard.cli import compare, demo, figure, matrix, methods, predict, report, schema, train
+from flipguard.cli import compare, demo, export, figure, matrix, methods, predict, report, schema, train
 from flipguard.cli.shell import OneLineErrors, SeveralValues
 
 app = typer.Typer(
@@ -22,6 +22,7 @@ app.command(name="figure", cls=SeveralValues, epilog=figure.EPILOG)(figure.figur
 app.command(name="schema", epilog=schema.EPILOG)(schema.schema)
 app.command(name="train", epilog=train.EPILOG)(train.train)
 app.command(name="predict", cls=SeveralValues, epilog=predict.EPILOG)(predict.predict)
+app.command(name="export", epilog=export.EPILOG)(export.export)
 app.command(name="methods", epilog=methods.EPILOG)(methods.methods)
 app.command(name="demo", epilog=demo.EPILOG)(demo.demo)
 

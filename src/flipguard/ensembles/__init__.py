@@ -5,7 +5,6 @@ from flipguard.ensembles.batch_student import BatchStudent
 from flipguard.ensembles.combine import Combination, combined
 from flipguard.ensembles.deep import DeepEnsemble
 from flipguard.ensembles.joint import JointStudent, StaleStudent
-from flipguard.ensembles.onnx import OnnxNetwork
 from flipguard.ensembles.perturbations import Perturbation, as_perturbation
 from flipguard.ensembles.prefetched import Prefetched, prefetchable
 from flipguard.ensembles.quick import QuickReference, quickened
@@ -21,7 +20,6 @@ __all__ = [
     "DeepEnsemble",
     "JointStudent",
     "NetworkReference",
-    "OnnxNetwork",
     "Perturbation",
     "Prefetched",
     "QuickReference",

@@ -24,4 +24,3 @@ _HOME = {
 __all__ = ["Listener", "Listeners", "Outcome", "Release", "TrainSpec", "load_release", "resolve", "train"]
 
 __getattr__ = lazily(__name__, _HOME)
-"""Releases: run folders, chains of versions, export."""

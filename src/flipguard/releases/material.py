@@ -34,7 +34,7 @@ def augmentation(plan: AugmentPlan | None) -> Augmentation | None:
 
 
 def model_spec(plan: ModelPlan) -> ModelSpec:
-    return ModelSpec(plan.name, plan.options)
+    return ModelSpec.of(plan.name, plan.options)
 
 
 def build(model: ModelSpec, classes: int, seed: int, place: str) -> nn.Module:

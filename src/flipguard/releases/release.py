@@ -10,7 +10,7 @@ import numpy.typing as npt
 from torch import nn
 
 from flipguard.checkpoints import load_checkpoint, load_weights, save_checkpoint
-from flipguard.data import DataSet
+from flipguard.data import DataSet, Encoder, read_encoder
 from flipguard.ensembles import Combination, DeepEnsemble
 from flipguard.predictions import Predictions
 from flipguard.releases import material
@@ -21,7 +21,7 @@ from flipguard.releases.yaml_text import parse_yaml
 from flipguard.training import ModelSpec, as_predictions, predict_logits
 from flipguard.types import InputError, Normalisation
 
-FORMAT = 1
+FORMAT, TOKENIZER = 1, "tokenizer.json"
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,7 @@ class Release:
     members: int = 1
     combination: Combination = "logits"
     facts: Mapping[str, Any] = field(default_factory=dict)
+    encoder: Encoder | None = None
 
     def logits(self, data: DataSet, part: str = "test", *, device: str = "cpu") -> npt.NDArray[np.float32]:
         """(N, C) over a part of any data, its inputs scaled as this network knows them."""
@@ -72,6 +73,9 @@ class Release:
     def save(self, home: Path) -> None:
         """Weights now; `finish` writes model.json, by which a version counts as done."""
         save_checkpoint(home / MODEL, self.network.state_dict(), self.card())
+        self.model.carry(home)
+        if self.encoder is not None:
+            self.encoder.write(home / TOKENIZER)
 
     def card(self) -> dict[str, Any]:
         """model.json: everything but the weights."""
@@ -98,7 +102,7 @@ def load_release(path: str | Path, version: str | None = None) -> Release:
     if card.get("kind") == "predictions":
         raise InputError(f"{home} holds a model's predictions only: there is no network to load.")
     try:
-        model = ModelSpec(card["model"]["name"], card["model"]["options"])
+        model = ModelSpec(card["model"]["name"], card["model"]["options"]).bare(home)
         classes, members = tuple(card["classes"]), int(card["members"])
         scale = card["normalisation"]
         normalisation = None if scale is None else Normalisation(tuple(scale["mean"]), tuple(scale["std"]))
@@ -111,7 +115,9 @@ def load_release(path: str | Path, version: str | None = None) -> Release:
     load_weights(network, tensors, home / MODEL).eval()
     own = {"format", "version", "kind", "model", "members", "combination", "classes", "normalisation"}
     facts = {name: value for name, value in card.items() if name not in own}
-    return Release(str(card.get("version")), network, model, classes, normalisation, members, combination, facts)
+    encoder = read_encoder(home / TOKENIZER) if (home / TOKENIZER).is_file() else None
+    name = str(card.get("version"))
+    return Release(name, network, model, classes, normalisation, members, combination, facts, encoder)
 
 
 def predict_release(

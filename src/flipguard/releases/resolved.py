@@ -1,6 +1,5 @@
 """A spec with nothing left open: every version with its model, method, data, training and seeds written out."""
 
-import inspect
 import re
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
@@ -8,7 +7,7 @@ from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from flipguard.data import DATA
+from flipguard.data import DATA, data_options
 from flipguard.methods import METHODS, Card
 from flipguard.models.nearest import nearest
 from flipguard.releases.plan import (
@@ -89,7 +88,7 @@ def _given(place: str, version: VersionPlan, form: str) -> VersionPlan:
     for name in type(version).model_fields:
         if name in version.model_fields_set - allowed and getattr(version, name) is not None:
             raise InputError(f"{place} has {form}, so it is not trained, and {name} has no meaning there.")
-    if form == "checkpoint" and version.model is None:
+    if form == "checkpoint" and version.model is None and not str(version.checkpoint).endswith(".onnx"):
         raise InputError(f"{place}.model is missing: it says which network the checkpoint holds.")
     return version
 
@@ -152,8 +151,7 @@ def check_data(plan: DataPlan, place: str) -> None:
     """The data set is known, and so is every option."""
     if plan.name not in DATA:
         raise InputError(f"{place}.name: there is no data set '{plan.name}'{nearest(plan.name, DATA)}")
-    parameters = inspect.signature(DATA[plan.name]).parameters.values()
-    options = [each.name for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY]
+    options = data_options(plan.name)
     for option in plan.options:
         if option not in options:
             raise InputError(f"{place} has no key '{option}'{nearest(option, [*options, *DataPlan.model_fields])}")

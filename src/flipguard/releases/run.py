@@ -18,6 +18,7 @@ from flipguard.releases.references import Earlier, Task
 from flipguard.releases.release import Release, load_release, version_home
 from flipguard.releases.resolved import as_dict, data_of, resolve
 from flipguard.releases.version import facts_of, keep_earlier, keep_predictions, make_version, rehearse, versions_used
+from flipguard.training import ModelSpec
 from flipguard.training.distributed import place as team_place
 from flipguard.types import InputError
 
@@ -218,14 +219,19 @@ class _Job:
 
 def _from_checkpoint(task: Task) -> Release:
     version, data = task.version, task.data
-    assert version.model is not None
     assert version.checkpoint is not None
+    classes = tuple(version.classes or data.classes)
+    if version.checkpoint.endswith(".onnx"):
+        graph = ModelSpec(f"onnx:{version.checkpoint}")
+        network = material.build(graph, len(classes), 0, f"version {task.name}")
+        source: dict[str, Any] = {"source": version.checkpoint, **facts_of(task)}
+        return Release(task.name, network, graph, classes, data.normalisation, facts=source, encoder=data.encoder)
+    assert version.model is not None
     if not version.checkpoint.endswith(".safetensors"):
         raise InputError(f"version {task.name}: {version.checkpoint} is no .safetensors file; nothing else is loaded.")
-    classes = tuple(version.classes or data.classes)
     model = material.model_spec(version.model)
     tensors, _ = load_checkpoint(version.checkpoint)
     network = material.build(model, len(classes), 0, f"version {task.name}")
     load_weights(network, tensors, version.checkpoint).eval()
     facts: dict[str, Any] = {"source": version.checkpoint, **facts_of(task)}
-    return Release(task.name, network, model, classes, data.normalisation, facts=facts)
+    return Release(task.name, network, model, classes, data.normalisation, facts=facts, encoder=data.encoder)

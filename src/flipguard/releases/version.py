@@ -99,6 +99,7 @@ def _objective(task: Task) -> Release:
         task.data.classes,
         task.data.normalisation,
         facts=facts_of(task),
+        encoder=task.data.encoder,
     )
 
 
@@ -119,6 +120,7 @@ def _paragon(task: Task) -> Release:
         members=plan.members,
         combination=ensemble.combination,
         facts=facts_of(task),
+        encoder=task.data.encoder,
     )
 
 

@@ -5,7 +5,7 @@ from flipguard.training.errors import TrainingError
 from flipguard.training.loop import Job, Run, fit, take_turns
 from flipguard.training.members import fit_members
 from flipguard.training.model_spec import ModelSpec
-from flipguard.training.network import ModelSpec, Seeds, as_predictions, begin_network, predict_logits, train_network
+from flipguard.training.network import Seeds, as_predictions, begin_network, predict_logits, train_network
 from flipguard.training.recipe import Recipe
 from flipguard.training.state import Epoch
 
