@@ -1,5 +1,6 @@
-"""Students, the references that they are held to, and the ensemble that answers as one network."""
+"""Students, the references that they are held to, averages of weights, and the ensemble that answers as one network."""
 
+from flipguard.ensembles.averages import MovingAverage, average_weights, interpolate, recompute_statistics
 from flipguard.ensembles.batch import BatchEnsemble, batch_ensemble, check_folding, merge
 from flipguard.ensembles.batch_student import BatchStudent
 from flipguard.ensembles.combine import Combination, combined
@@ -19,6 +20,7 @@ __all__ = [
     "Combination",
     "DeepEnsemble",
     "JointStudent",
+    "MovingAverage",
     "NetworkReference",
     "Perturbation",
     "Prefetched",
@@ -27,12 +29,15 @@ __all__ = [
     "StaleStudent",
     "Tempered",
     "as_perturbation",
+    "average_weights",
     "batch_ensemble",
     "check_folding",
     "combined",
     "decay_groups",
     "extract_logits",
+    "interpolate",
     "merge",
     "prefetchable",
     "quickened",
+    "recompute_statistics",
 ]

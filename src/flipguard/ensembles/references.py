@@ -31,6 +31,18 @@ class NetworkReference(nn.Module):
         self.eval()
         self._alike = _are_alike(networks)
 
+    @property
+    def heads(self) -> tuple[nn.Linear, ...]:
+        """The members' last layers, frozen: what a new network's features are judged by in compatible training."""
+        found = tuple(getattr(network, "head", None) for network in self.networks)
+        for network, head in zip(self.networks, found, strict=True):
+            if not isinstance(head, nn.Linear):
+                raise InputError(
+                    f"the reference '{self.name}' has no linear head to use: {type(network).__name__} gives only "
+                    "logits; use flipguard.models.split to take its head out."
+                )
+        return found
+
     def train(self, mode: bool = True) -> "NetworkReference":
         """Stays in evaluation mode: a reference's BatchNorm statistics and dropout must not move with the student's."""
         return super().train(False)

@@ -19,6 +19,12 @@ from flipguard.methods import (
     stale,
 )
 from flipguard.methods.ae_kd import AdaptiveDistillation
+    bct,
+    bu_cr,
+    ract,
+    weight_averages,
+from flipguard.methods.bct import BackwardCompatible
+from flipguard.methods.bu_cr import BayesianUpdate
 from flipguard.methods.card import Card
 from flipguard.methods.codistillation import CoDistillation
 from flipguard.methods.distillation import Distillation
@@ -32,6 +38,8 @@ from flipguard.methods.none import NoTreatment
 from flipguard.methods.paragon import Paragon
 from flipguard.methods.proxy_end2 import ProxyDirichlet
 from flipguard.methods.stale import StaleCoDistillation
+from flipguard.methods.ract import RegressionAlleviating
+from flipguard.methods.weight_averages import Soup, WeightInterpolation, choose_alpha
 from flipguard.types import InputError
 
 METHODS: dict[str, Card] = {
@@ -49,6 +57,10 @@ METHODS: dict[str, Card] = {
         latent_be,
         codistillation,
         stale,
+        bct,
+        ract,
+        bu_cr,
+        weight_averages,
         paragon,
     )
     for card in room.CARDS
@@ -82,6 +94,8 @@ __all__ = [
     "METHODS",
     "AdaptiveDistillation",
     "BatchEnsembleDistillation",
+    "BackwardCompatible",
+    "BayesianUpdate",
     "Card",
     "CoDistillation",
     "Distillation",
@@ -97,6 +111,10 @@ __all__ = [
     "Paragon",
     "ProxyDirichlet",
     "StaleCoDistillation",
+    "RegressionAlleviating",
+    "Soup",
+    "WeightInterpolation",
     "build_method",
+    "choose_alpha",
     "method_cards",
 ]
