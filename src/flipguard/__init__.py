@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from flipguard.comparison.chain import matrix as matrix
     from flipguard.comparison.gate import GateSettings as GateSettings
     from flipguard.comparison.result import Comparison as Comparison
+    from flipguard.comparison.rewriting import rewrite as rewrite
     from flipguard.comparison.run import compare as compare
     from flipguard.metrics import Tally as Tally
     from flipguard.predictions import Predictions as Predictions
@@ -39,6 +40,7 @@ _HOME = {
     "predict": "flipguard.training.simple",
     "read_predictions": "flipguard.predictions",
     "report": "flipguard.reports.html.page",
+    "rewrite": "flipguard.comparison.rewriting",
 }
 
 __all__ = [
@@ -55,6 +57,7 @@ __all__ = [
     "predict",
     "read_predictions",
     "report",
+    "rewrite",
 ]
 
 

@@ -58,11 +58,11 @@ def test_interpolation_is_the_papers_mean(versions: Any, digits: Any) -> None:
     mixed = build_method("weight_interpolation", alpha=0.3)(old, new)
     for name, value in interpolate(old, new, 0.3).state_dict().items():
         assert torch.equal(mixed.state_dict()[name], value)
-    assert accuracy(mixed, digits[1]) > 0.9
+    assert accuracy(mixed, digits[1]) > 0.85
     measured = build_method("weight_interpolation", alpha=0.3)(old, new, batches=digits[0])
     name = "body.1.running_mean"
     assert not torch.equal(measured.state_dict()[name], mixed.state_dict()[name])
-    assert accuracy(measured, digits[1]) > 0.9
+    assert accuracy(measured, digits[1]) > 0.85
 
 
 def test_a_soup_and_a_soup_with_the_old_network(versions: Any, digits: Any) -> None:
@@ -70,7 +70,7 @@ def test_a_soup_and_a_soup_with_the_old_network(versions: Any, digits: Any) -> N
     soup = build_method("soup")(news)
     for name, value in average_weights(news).state_dict().items():
         assert torch.equal(soup.state_dict()[name], value)
-    assert accuracy(soup, digits[1]) > 0.9
+    assert accuracy(soup, digits[1]) > 0.85
     mixed = build_method("soup", alpha=0.25)(news, old=old)
     for name, value in interpolate(old, soup, 0.25).state_dict().items():
         assert torch.equal(mixed.state_dict()[name], value)

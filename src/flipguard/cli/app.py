@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from flipguard._version import __version__
-from flipguard.cli import compare, demo, export, figure, matrix, methods, predict, report, schema, train
+from flipguard.cli import compare, demo, export, figure, matrix, methods, predict, report, rewrite, schema, train
 from flipguard.cli.shell import OneLineErrors, SeveralValues
 
 app = typer.Typer(
@@ -19,6 +19,7 @@ app.command(name="compare", cls=SeveralValues, epilog=compare.EPILOG)(compare.co
 app.command(name="matrix", epilog=matrix.EPILOG)(matrix.matrix)
 app.command(name="report", cls=SeveralValues, epilog=report.EPILOG)(report.report)
 app.command(name="figure", cls=SeveralValues, epilog=figure.EPILOG)(figure.figure)
+app.command(name="rewrite", cls=SeveralValues, epilog=rewrite.EPILOG)(rewrite.rewrite)
 app.command(name="schema", epilog=schema.EPILOG)(schema.schema)
 app.command(name="train", epilog=train.EPILOG)(train.train)
 app.command(name="predict", cls=SeveralValues, epilog=predict.EPILOG)(predict.predict)

@@ -85,7 +85,7 @@ def register(
         return
     table = predictions.source
     if "prediction" not in predictions.columns and predictions.scores:
-        table = table.append_column("prediction", _argmax(predictions))
+        table = table.append_column("prediction", score_argmax(predictions))
     unread = [c for c in ("logits", "probabilities", "features") if not (scores and c == predictions.scores)]
     table = table.select([c for c in table.column_names if c not in unread])
     if scores and predictions.scores:
@@ -100,7 +100,8 @@ def _wide_floats(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column.cast(pa.list_(kind))
 
 
-def _argmax(predictions: Predictions) -> pa.ChunkedArray:
+def score_argmax(predictions: Predictions) -> pa.ChunkedArray:
+    """The class index of each row's largest score, for a file without predictions."""
     assert predictions.scores is not None
     parts = []
     for batch in predictions.batches(["id", predictions.scores], size=_BLOCK):

@@ -1,0 +1,39 @@
+"""What `flipguard rewrite` did, at a glance."""
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from flipguard.comparison.rewriting import Rewritten
+from flipguard.reports.wording import NONE, clean, percent
+
+
+def rewritten_report(found: Rewritten) -> RenderableType:
+    """The rule and where it learned whom to believe, then the chain's figures as it came and as the rule stores it."""
+    rule = f"{found.rule}, cost ratio {found.cost_ratio:g}" if found.cost_ratio is not None else found.rule
+    lines = [
+        f"{' → '.join(clean(version) for version in found.versions)}   {found.rows:,} rows",
+        f"rule {rule}; reliability estimated on {clean(found.estimated_on, 300)}.",
+        f"{found.overruled:,} of the last version's predictions are overruled.",
+    ]
+    parts: list[RenderableType] = [Text("\n".join(lines))]
+    if found.before is not None and found.after is not None:
+        parts += [Text(), _figures(found)]
+    if found.notes:
+        parts += [Text(), Text("\n".join(f"note: {clean(note, 400)}" for note in found.notes))]
+    return Group(*parts)
+
+
+def _figures(found: Rewritten) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    table.add_column("over the chain")
+    for title in ("as it came", "rewritten"):
+        table.add_column(title, justify="right")
+    sides = [side for side in (found.before, found.after) if side is not None]
+    ratios = [side.positive_per_negative for side in sides]
+    table.add_row("ΣNF, right and then wrong", *(f"{side.negative_flips:,}" for side in sides))
+    table.add_row("ΣPF, wrong and then right", *(f"{side.positive_flips:,}" for side in sides))
+    table.add_row("NFR, ΣNF / (N·T)", *(percent(side.negative_flip_rate) for side in sides))
+    table.add_row("PF / NF", *(NONE if ratio is None else f"{ratio:.2f}" for ratio in ratios))
+    table.add_row("error of the last version", *(percent(side.error_rate) for side in sides))
+    return table
