@@ -1,7 +1,8 @@
-"""Data sets behind one interface: loading by name, splits, batches, augmentation."""
+"""Data sets behind one interface: loading by name, splits, batches, augmentation, corruptions."""
 
 from flipguard.data.augment import Augmentation, measure_normalisation, normalise
 from flipguard.data.batches import Batches
+from flipguard.data.corruptions import CORRUPTIONS, corrupted
 from flipguard.data.dataset import DataSet, Split
 from flipguard.data.encoders import Encoder, FileEncoder, WordEncoder, read_encoder
 from flipguard.data.files import ImageFiles
@@ -14,6 +15,7 @@ from flipguard.data.splits import split_validation, subset
 from flipguard.data.text import encode_text
 
 __all__ = [
+    "CORRUPTIONS",
     "DATA",
     "Augmentation",
     "Batches",
@@ -26,6 +28,7 @@ __all__ = [
     "Split",
     "WordEncoder",
     "class_places",
+    "corrupted",
     "data_options",
     "draw_growth",
     "encode_text",

@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor
 
-ORDER, AUGMENT, VALIDATION, SUBSET, METHOD, CROP = range(1, 7)
+ORDER, AUGMENT, VALIDATION, SUBSET, METHOD, CROP, CORRUPT = range(1, 8)
 """Streams: two draws with equal seed, counter and index but different streams have nothing in common."""
 
 _GOLDEN = 0x9E3779B97F4A7C15 - 2**64
