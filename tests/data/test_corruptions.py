@@ -26,7 +26,8 @@ def images(n: int = N, side: tuple[int, int] = (32, 32), channels: int = 3, seed
     for sigma in (1, 3):
         layer = ndimage.gaussian_filter(rng.random(smooth.shape), (0, 0, sigma, sigma))
         smooth += (layer - layer.min()) / (layer.max() - layer.min()) / 2
-    smooth[:, :, side[0] // 3 :, side[1] // 2 :] *= 0.4
+    for image in smooth:
+        image[:, rng.integers(8, side[0] - 6) :, rng.integers(8, side[1] - 6) :] *= 0.4
     return torch.from_numpy(np.rint(smooth * 255).astype(np.uint8))
 
 
