@@ -54,6 +54,7 @@ from flipguard.metrics.scores import (
     top_probability_per_sample,
 )
 from flipguard.metrics.scoring import ClassMatch, score_rows, tally
+from flipguard.metrics.separation import auroc, predictive_entropy
 from flipguard.metrics.sums import ModelScores, PairScores, Tally
 from flipguard.metrics.temperature import fit_temperature
 
@@ -69,6 +70,7 @@ __all__ = [
     "Rate",
     "Rows",
     "Tally",
+    "auroc",
     "backward_error_compatibility",
     "backward_trust_compatibility",
     "cece_new",
@@ -102,6 +104,7 @@ __all__ = [
     "prediction_confidence_new",
     "prediction_confidence_old",
     "prediction_confidence_per_sample",
+    "predictive_entropy",
     "predictive_entropy_new",
     "predictive_entropy_old",
     "predictive_entropy_per_sample",
