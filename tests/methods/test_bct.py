@@ -73,8 +73,8 @@ def test_only_samples_of_classes_that_the_old_model_knows() -> None:
 def test_a_reference_without_a_head_is_refused() -> None:
     student, batch, method = SingleStudent(network()), a_batch(), build_method("bct")
     refused = {
-        "must be one network with a head": CachedReference("old", torch.zeros(1, B, C)),
-        "not stored logits or an ensemble": NetworkReference("old", [network(), network()]),
+        "must be a network with one": CachedReference("old", torch.zeros(1, B, C)),
+        "needs one old model; its reference 'old' has 2 members": NetworkReference("old", [network(), network()]),
         "no linear head to use: Sequential gives only logits": NetworkReference(
             "old", [nn.Sequential(nn.Linear(D, C))]
         ),

@@ -59,8 +59,8 @@ def test_one_class_in_the_batch_leaves_cross_entropy_alone() -> None:
 
 def test_refusals() -> None:
     stored = {"old": CachedReference("old", torch.zeros(1, B, C))}
-    for form in ("classifier", "contrastive"):
-        with pytest.raises(InputError, match="must be one network with a head"):
+    for form, message in (("classifier", "must be a network with one"), ("contrastive", "holds logits only")):
+        with pytest.raises(InputError, match=message):
             build_method("ract", form=form)(SingleStudent(network()), stored, a_batch())
     for options, message in [
         ({"form": "triplet"}, "form must be one of classifier, contrastive"),
