@@ -79,6 +79,8 @@ def test_a_reference_without_a_head_is_refused() -> None:
             "old", [nn.Sequential(nn.Linear(D, C))]
         ),
         "has 7 classes, of which classes= names 2": NetworkReference("old", [network()], classes=(0, 1)),
+        "has 3 classes and the student 7: pass classes=": NetworkReference("old", [network(classes=3)]),
+        "the highest 7; the student has 7": NetworkReference("old", [network(classes=3)], classes=(0, 1, 7)),
     }
     for message, reference in refused.items():
         with pytest.raises(InputError, match=message):

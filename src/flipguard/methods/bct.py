@@ -32,10 +32,10 @@ class BackwardCompatible:
         return ("old",)
 
     def __call__(self, student: Student, references: Mapping[str, Reference], batch: Batch) -> Step:
-        head = old_head(references)
         said = student(batch.x, features=True)
         mine = only_member(said.logits)
         assert said.features is not None
+        head = old_head(references, mine.shape[-1])
         judged = head(fit_width(said.features[0], head.in_features))
         y = labels_of(references, "old", batch.y, mine.shape[-1])
         terms = {

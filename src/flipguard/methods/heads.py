@@ -16,8 +16,11 @@ def old_reference(references: Mapping[str, Reference]) -> Reference:
     return old
 
 
-def old_head(references: Mapping[str, Reference]) -> Any:
-    """The frozen linear head (B, D') -> (B, C') of the old model; `labels_of` gives the labels as its columns."""
+def old_head(references: Mapping[str, Reference], classes: int) -> Any:
+    """The frozen linear head (B, D') -> (B, C') of the old model; `labels_of` gives the labels as its columns.
+
+    `classes` is the student's number of them.
+    """
     old = old_reference(references)
     heads = getattr(old, "heads", None)
     if heads is None:
@@ -25,8 +28,15 @@ def old_head(references: Mapping[str, Reference]) -> Any:
             "this method uses the old model's head: its reference 'old' must be a network with one, "
             "NetworkReference('old', [network]), not stored logits."
         )
-    if old.classes is not None and len(old.classes) != heads[0].out_features:
+    outputs = heads[0].out_features
+    if old.classes is None and outputs != classes:
         raise InputError(
-            f"the reference 'old' has {heads[0].out_features} classes, of which classes= names {len(old.classes)}."
+            f"the reference 'old' has {outputs} classes and the student {classes}: "
+            "pass classes=, the student's class for each of its columns."
+        )
+    if old.classes is not None and (len(old.classes) != outputs or max(old.classes) >= classes):
+        raise InputError(
+            f"the reference 'old' has {outputs} classes, of which classes= names {len(old.classes)}, "
+            f"the highest {max(old.classes)}; the student has {classes}."
         )
     return heads[0]

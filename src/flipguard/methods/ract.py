@@ -62,7 +62,7 @@ class RegressionAlleviating:
         self, features: Tensor, logits: Tensor, references: Mapping[str, Reference], batch: Batch
     ) -> Tensor:
         """(B, D), (B, C) -> (B,)."""
-        head = old_head(references)
+        head = old_head(references, logits.shape[-1])
         judged = head(fit_width(features, head.in_features))
         y = labels_of(references, "old", batch.y, logits.shape[-1])
         return joint_cross_entropy(judged, logits, y, batch.y)
