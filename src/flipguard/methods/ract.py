@@ -26,7 +26,7 @@ class RegressionAlleviating:
     among the first; samples of a class that the old model does not know count 0.
     `form="contrastive"`: the samples of the batch themselves, by the cosine of their features at temperature τ, the
     `hardest` 10 of other classes in each of the two sums. Where the widths differ the new features are cut or filled
-    up as in BCT, among themselves too.
+    up as in BCT, among themselves too. This form alone needs the old model's forward pass.
     """
 
     form: Form = "classifier"
@@ -84,7 +84,7 @@ CARDS = (
         kind="objective",
         paper="Zhang et al. 2022 (RACT)",
         equation="-",
-        training_cost="1 (contrastive: 1 + 1/3)",
+        training_cost="1, or 1 + 1/3",
         references=("old",),
         factory=RegressionAlleviating,
         departures={

@@ -57,15 +57,18 @@ def _summary(by_method: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def methods_report(cards: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """One row per method: where it comes from, what it costs, its parameters with their defaults."""
+    """One row per method: its kind, where it comes from, what it costs, its parameters with their defaults."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("method", "paper", "eq.", "held to", "trainings", "inference", "parameters"):
-        table.add_column(title, overflow="fold")
+    # With these two set, the words of a log 100 columns wide stay whole.
+    widths = {"paper, equation": 16, "parameters": 20}
+    for title in ("method", "kind", "paper, equation", "held to", "trainings", "inference", "parameters"):
+        table.add_column(title, overflow="fold", width=widths.get(title))
     for card in cards:
         parameters = ", ".join(f"{name}={_short(value)}" for name, value in card["parameters"].items())
         references = ", ".join(card["references"]) or "-"
-        facts = (card["name"], card["paper"], card["equation"], references)
-        table.add_row(*(Text(str(f)) for f in (*facts, card["training_cost"], card["inference_cost"], parameters)))
+        source = card["paper"] if card["equation"] == "-" else f"{card['paper']}, eq. {card['equation']}"
+        facts = (card["name"], card["kind"], source, references, card["training_cost"], card["inference_cost"])
+        table.add_row(*(Text(str(fact)) for fact in (*facts, parameters)))
     return table
 
 
