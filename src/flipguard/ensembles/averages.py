@@ -103,10 +103,12 @@ def _measuring(network: nn.Module, layers: list[Any]) -> Iterator[None]:
         layer.reset_running_stats()
         layer.momentum = None
         layer.train()
-    yield
-    for layer, momentum in zip(layers, momenta, strict=True):
-        layer.momentum = momentum
-    network.eval()
+    try:
+        yield
+    finally:
+        for layer, momentum in zip(layers, momenta, strict=True):
+            layer.momentum = momentum
+        network.eval()
 
 
 class MovingAverage(nn.Module):
