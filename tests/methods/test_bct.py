@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+import flipguard
 from flipguard.checkpoints import load_checkpoint, load_weights, save_checkpoint
 from flipguard.ensembles import CachedReference, NetworkReference, SingleStudent
 from flipguard.losses import cross_entropy
@@ -105,3 +106,16 @@ def test_weight_zero_is_no_treatment() -> None:
         assert torch.equal(mine, other)
     with pytest.raises(InputError, match="strength must not be negative"):
         build_method("bct", strength=-1)
+
+
+def test_from_a_notebook() -> None:
+    rows = torch.utils.data.TensorDataset(torch.randn(13, D), torch.arange(13) % C)
+    loader = torch.utils.data.DataLoader(rows, batch_size=B)
+    old, model = network(11, seed=1), network(13)
+    before = {name: value.clone() for name, value in old.state_dict().items()}
+    start = model.head.weight.clone()
+    trained = flipguard.fit(model, loader, method="bct", old=old, epochs=1)
+    assert not torch.equal(trained.head.weight, start)
+    assert all(torch.equal(value, before[name]) for name, value in old.state_dict().items())
+    with pytest.raises(InputError, match="'soup' is not trained by fit"):
+        flipguard.fit(model, loader, method="soup")
