@@ -20,9 +20,7 @@ from flipguard.methods import METHODS
 from flipguard.training import ModelSpec, Recipe, Seeds, begin_network, fit_members, predict_logits
 
 MODEL = ModelSpec("resnet10", {"width": 32})
-RECIPE = Recipe(
-    epochs=2, batch_size=512, learning_rate=0.2, precision="bf16", channels_last=True, clip_norm=5.0
-)
+RECIPE = Recipe(epochs=2, batch_size=512, learning_rate=0.2, precision="bf16", channels_last=True, clip_norm=5.0)
 
 
 def main() -> None:
@@ -34,7 +32,9 @@ def main() -> None:
     logging.basicConfig(level=logging.WARNING)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     data = split_validation(load_data("mosaic:cifar100", folder=given.data), size=5_000, seed=0).to(device)
-    members = [m.to(device) for m in fit_members(MODEL, data, RECIPE, [1, 2, 3], augmentation=Augmentation(), device=device)]
+    members = [
+        m.to(device) for m in fit_members(MODEL, data, RECIPE, [1, 2, 3], augmentation=Augmentation(), device=device)
+    ]
     y = data.part("validation").y.cpu().numpy()
     found: dict[str, Any] = {}
     for name, card in METHODS.items():

@@ -218,10 +218,11 @@ def test_no_treatment_is_the_labels_alone() -> None:
 )
 def test_another_weight_is_not(name: str) -> None:
     method, references, batch = build_method(name), the_references(), a_batch()
-    # An old model that is right, so that the naive weight is not zero everywhere.
+    # An old model that is right on some, so that no method's weight, and no target of its own, is the labels' alone.
     right = small(101)
     with torch.no_grad():
-        batch = replace(batch, y=right(batch.x).argmax(-1))
+        y = right(batch.x).argmax(-1)
+        batch = replace(batch, y=torch.where(torch.arange(B) < 2, (y + 1) % C, y))
     references["old"] = NetworkReference("old", [right])
     student = a_student(method)
     assert method(student, references, batch).loss != PLAIN.get(name, labels_alone)(student, batch)

@@ -1,5 +1,7 @@
 """A reference whose answer to the coming batch is already there."""
 
+from typing import Any
+
 from torch import Tensor
 
 from flipguard.ensembles.quick import QuickReference
@@ -19,10 +21,13 @@ class Prefetched:
         self._reference, self._logits = reference, logits
         self.name, self.members = reference.name, reference.members
         self.classes, self.differentiable = reference.classes, reference.differentiable
-        self.columns, self.chosen = getattr(reference, "columns", None), getattr(reference, "chosen", None)
         self.batch: Batch | None = None
 
     def __call__(self, batch: Batch, *, features: bool = False) -> Output:
         if features or self.batch is None or batch.x is not self.batch.x:
             return self._reference(batch, features=features)
         return Output(self._logits)
+
+    def __getattr__(self, name: str) -> Any:
+        """All else (heads, the map of classes, one drawn member) is the reference's own."""
+        return getattr(self.__dict__["_reference"], name)

@@ -113,7 +113,6 @@ class QuickReference:
     def __init__(self, reference: NetworkReference, dtype: torch.dtype, device: torch.device) -> None:
         self.name, self.members, self.classes = reference.name, reference.members, reference.classes
         self.differentiable = reference.differentiable
-        self.columns, self.chosen = reference.columns, reference.chosen
         self._reference, self._dtype = reference, dtype
         self._networks = [quickened(network, dtype).to(device) for network in reference.networks]
         self._streams: Sequence[torch.cuda.Stream] = [torch.cuda.Stream(device) for _ in self._networks[1:]]
@@ -134,3 +133,7 @@ class QuickReference:
             for stream in self._streams:
                 here.wait_stream(stream)
             return Output(stacked(said, self.name).float())
+
+    def __getattr__(self, name: str) -> Any:
+        """All else (heads, the map of classes, one drawn member) is the reference's own."""
+        return getattr(self.__dict__["_reference"], name)

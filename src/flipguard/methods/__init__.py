@@ -5,6 +5,8 @@ from typing import Any
 
 from flipguard.methods import (
     ae_kd,
+    bct,
+    bu_cr,
     codistillation,
     distillation,
     dropout,
@@ -16,13 +18,11 @@ from flipguard.methods import (
     none,
     paragon,
     proxy_end2,
+    ract,
     stale,
+    weight_averages,
 )
 from flipguard.methods.ae_kd import AdaptiveDistillation
-    bct,
-    bu_cr,
-    ract,
-    weight_averages,
 from flipguard.methods.bct import BackwardCompatible
 from flipguard.methods.bu_cr import BayesianUpdate
 from flipguard.methods.card import Card
@@ -37,8 +37,8 @@ from flipguard.methods.naive import Naive
 from flipguard.methods.none import NoTreatment
 from flipguard.methods.paragon import Paragon
 from flipguard.methods.proxy_end2 import ProxyDirichlet
-from flipguard.methods.stale import StaleCoDistillation
 from flipguard.methods.ract import RegressionAlleviating
+from flipguard.methods.stale import StaleCoDistillation
 from flipguard.methods.weight_averages import Soup, WeightInterpolation, choose_alpha
 from flipguard.types import InputError
 
@@ -93,8 +93,8 @@ def build_method(name: str, **options: Any) -> Any:
 __all__ = [
     "METHODS",
     "AdaptiveDistillation",
-    "BatchEnsembleDistillation",
     "BackwardCompatible",
+    "BatchEnsembleDistillation",
     "BayesianUpdate",
     "Card",
     "CoDistillation",
@@ -110,9 +110,9 @@ __all__ = [
     "NoTreatment",
     "Paragon",
     "ProxyDirichlet",
-    "StaleCoDistillation",
     "RegressionAlleviating",
     "Soup",
+    "StaleCoDistillation",
     "WeightInterpolation",
     "build_method",
     "choose_alpha",

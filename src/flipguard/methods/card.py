@@ -18,11 +18,6 @@ class Card:
     that make this method out of its factory, and cannot be given; `defaults` those in which it only starts from other
     values. `settings` are the paper's options by data set, where it has several. `departures` are what all objectives
     have in common (the tests' list of invariances) and this one has not, each with its reason.
-    `training_cost` is in single-model trainings, a forward pass counted as a third of a step; m is the ensemble's size.
-    `references` are the names of those it needs with its defaults: `old`, `ensemble`. `fixed` are the options that make
-    this method out of its factory, and cannot be given; `defaults` those in which it only starts from other values.
-    `departures` are what all objectives have in common (the tests' list of invariances) and this one has not, each with
-    its reason.
     """
 
     name: str
