@@ -50,7 +50,16 @@ def test_an_update_in_a_few_lines(data: DataSet) -> None:
     assert flips["fd_lm"] < flips["none"]
 
 
-@pytest.mark.parametrize("name", [n for n, card in METHODS.items() if card.kind == "objective" and n != "dropout"])
+OWN = [name for name, card in METHODS.items() if card.kind == "objective" and name not in ("dropout", "bct", "ract")]
+
+
+@pytest.mark.parametrize("name", ["bct", "ract"])
+def test_a_method_on_features_says_how_to_get_them(data: DataSet, name: str) -> None:
+    with pytest.raises(InputError, match=r"works on features, and Own gives only logits: use flipguard\.models\.split"):
+        flipguard.fit(Own(8), loader(data), method=name, old=Own(8), epochs=1)
+
+
+@pytest.mark.parametrize("name", OWN)
 def test_every_objective_takes_a_plain_network(data: DataSet, name: str) -> None:
     records: list[Epoch] = []
     torch.manual_seed(0)

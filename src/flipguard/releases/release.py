@@ -11,7 +11,7 @@ from torch import nn
 
 from flipguard.checkpoints import load_checkpoint, load_weights, save_checkpoint
 from flipguard.data import DataSet, Encoder, read_encoder
-from flipguard.ensembles import Combination, DeepEnsemble
+from flipguard.ensembles import BatchEnsemble, Combination, DeepEnsemble, batch_ensemble
 from flipguard.predictions import Predictions
 from flipguard.releases import material
 from flipguard.releases.folder import CARD, MODEL, SPEC, read_json, write_json
@@ -82,14 +82,19 @@ class Release:
         return {
             "format": FORMAT,
             "version": self.name,
-            "kind": "network" if self.members == 1 else "ensemble",
+            "kind": self._kind(),
             "model": {"name": self.model.name, "options": dict(self.model.options)},
-            "members": self.members,
+            "members": self.network.members if isinstance(self.network, BatchEnsemble) else self.members,
             "combination": self.combination,
             "classes": list(self.classes),
             "normalisation": None if self.normalisation is None else asdict(self.normalisation),
             **self.facts,
         }
+
+    def _kind(self) -> str:
+        if isinstance(self.network, BatchEnsemble):
+            return "batch_ensemble"
+        return "network" if self.members == 1 else "ensemble"
 
     def finish(self, home: Path) -> None:
         write_json(home / CARD, self.card())
@@ -109,8 +114,12 @@ def load_release(path: str | Path, version: str | None = None) -> Release:
         combination = card["combination"]
     except (KeyError, TypeError) as error:
         raise InputError(f"{home / CARD} is no release's: {error} is missing or of another kind.") from error
-    build = [material.build(model, len(classes), 0, str(home)) for _ in range(members)]
-    network = build[0] if members == 1 else DeepEnsemble(build, combination=combination)
+    if card.get("kind") == "batch_ensemble":
+        network: nn.Module = batch_ensemble(material.build(model, len(classes), 0, str(home)), members)
+        members = 1
+    else:
+        build = [material.build(model, len(classes), 0, str(home)) for _ in range(members)]
+        network = build[0] if members == 1 else DeepEnsemble(build, combination=combination)
     tensors, _ = load_checkpoint(home / MODEL)
     load_weights(network, tensors, home / MODEL).eval()
     own = {"format", "version", "kind", "model", "members", "combination", "classes", "normalisation"}

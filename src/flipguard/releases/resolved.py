@@ -112,7 +112,10 @@ def _trained(spec: TrainSpec, place: str, version: VersionPlan, index: int) -> V
     if index == 0 and "old" in needed:
         raise InputError(f"{place} is the first version, and {method.name} needs an old one: give it another method.")
     if "ensemble" in needed:
-        method = method.model_copy(update={"ensemble": _ensemble(plan.ensemble, version, train, method_place)})
+        ensemble = _ensemble(plan.ensemble, version, train, method_place)
+        if _one_teacher_each(card_of(method)):
+            ensemble = ensemble.model_copy(update={"members": method.options["members"]})
+        method = method.model_copy(update={"ensemble": ensemble})
     elif plan.ensemble is not None:
         raise InputError(f"{method_place}.ensemble has no meaning: {method.name} is not held to an ensemble.")
     changes: dict[str, Any] = {"method": method, "train": train, "seed": None, "seeds": _seeds(spec, version, index)}
@@ -192,10 +195,20 @@ def _method(plan: MethodPlan, train: TrainPlan, place: str) -> MethodPlan:
             options["label_smoothing"] = train.label_smoothing
         elif card.kind == "objective":
             raise InputError(f"train.label_smoothing: the method {plan.name} has no label smoothing.")
+    teachers = plan.ensemble.members if plan.ensemble and "members" in plan.ensemble.model_fields_set else None
+    if _one_teacher_each(card) and teachers is not None and options.setdefault("members", teachers) != teachers:
+        raise InputError(
+            f"{place}.members is {options['members']} and {place}.ensemble.members {teachers}: each member learns from "
+            "a teacher of its own, so give one of them."
+        )
     combination = plan.ensemble.combination if plan.ensemble is not None else None
     if combination is not None and "combination" in known and "combination" not in options:
         options["combination"] = combination
     return MethodPlan.model_validate({"name": plan.name, **_filled(known, options)}, strict=True)
+
+
+def _one_teacher_each(card: Card) -> bool:
+    return "ensemble" in card.references and "members" in card.parameters()
 
 
 def _filled(known: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:

@@ -257,4 +257,7 @@ def _stand_in(task: Task, need: str) -> Reference:
     if need != "ensemble":
         return references_of(task, [need])[need]
     plans = task.ensemble.model or []
-    return NetworkReference(need, [material.model_spec(plan).build(len(task.data.classes), 0) for plan in plans])
+    # One of each kind is enough, unless every member of the student asks for a teacher of its own.
+    count = task.ensemble.members if "members" in task.method.options else len(plans)
+    specs = [material.model_spec(plans[place % len(plans)]) for place in range(count)]
+    return NetworkReference(need, [spec.build(len(task.data.classes), 0) for spec in specs])
