@@ -37,7 +37,8 @@ def rows(folder: Path, part: str) -> dict[str, list[list[float]]]:
         record = json.loads(path.read_text())
         pairs: dict[str, list[list[float]]] = {}
         for name, outcome in record["outcomes"].items():
-            pairs.setdefault("none" if name.startswith("none_") else name, []).append(figures(outcome[part]))
+            member = name.startswith("none_") and name.removeprefix("none_").isdigit()
+            pairs.setdefault("none" if member else name, []).append(figures(outcome[part]))
         for name, values in pairs.items():
             found.setdefault(name, []).append(np.mean(values, axis=0).tolist())
     return found

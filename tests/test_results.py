@@ -1,13 +1,30 @@
 """The committed tables are what the committed records give."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
 
 
-def test_the_cifar_table_is_made_from_its_records() -> None:
-    command = [sys.executable, "recipes/table.py", "results/elodi_cifar100"]
+@pytest.mark.parametrize("name", ["elodi_cifar100", "elodi_cifar100_long"])
+def test_the_cifar_tables_are_made_from_their_records(name: str) -> None:
+    command = [sys.executable, "recipes/table.py", f"results/{name}"]
     made = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert made == (ROOT / "results" / "elodi_cifar100.md").read_text()
+    assert made == (ROOT / "results" / f"{name}.md").read_text()
+
+
+def test_the_figures_in_words_are_the_tables() -> None:
+    """Each mean in the summary of results/README.md stands in the test half of its table."""
+    words = (ROOT / "results" / "README.md").read_text()
+    table = (ROOT / "results" / "elodi_cifar100_long.md").read_text().split("## Test")[1]
+    summary = words.split("| on the test set |")[1].split("What it shows")[0]
+    rows = [line for line in summary.splitlines()[2:] if line.startswith("|")]
+    found = [re.findall(r"\d+\.\d\d(?: ± \d\.\d\d)?", row) for row in rows]
+    assert [len(figures) for figures in found] == [3] * 9
+    for figures in found:
+        means = [figure.split(" ")[0] for figure in figures]
+        assert any(all(f"| {mean} " in line for mean in means) for line in table.splitlines()), figures
