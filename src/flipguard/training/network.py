@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -70,21 +70,21 @@ def _plain(value: Any) -> dict[str, Any] | None:
     return None if value is None else asdict(value)
 
 
+class RunOptions(TypedDict, total=False):
+    """What `train_network` and `begin_network` can be told beyond the essentials; see there."""
+
+    references: Mapping[str, Reference] | None
+    augmentation: Augmentation | None
+    device: str
+    checkpoint: Path | None
+    checkpoint_every: int
+    choose_epoch: Literal["last", "validation"]
+    engine: Engine
+    on_epoch: OnEpoch | None
+
+
 def train_network(
-    model: ModelSpec,
-    data: DataSet,
-    method: Method,
-    recipe: Recipe,
-    *,
-    seeds: Seeds,
-    references: Mapping[str, Reference] | None = None,
-    augmentation: Augmentation | None = None,
-    device: str = "cpu",
-    checkpoint: Path | None = None,
-    checkpoint_every: int = 200,
-    choose_epoch: Literal["last", "validation"] = "last",
-    engine: Engine = "auto",
-    on_epoch: OnEpoch | None = None,
+    model: ModelSpec, data: DataSet, method: Method, recipe: Recipe, *, seeds: Seeds, **options: Unpack[RunOptions]
 ) -> nn.Module:
     """A trained network. The same arguments give the same bits on a CPU, also when killed and started again.
 
@@ -92,21 +92,7 @@ def train_network(
     never looked at. On a GPU the step is captured where it can be (`engine`). Under a launcher each process trains on
     its share of every batch.
     """
-    run = begin_network(
-        model,
-        data,
-        method,
-        recipe,
-        seeds=seeds,
-        references=references,
-        augmentation=augmentation,
-        device=device,
-        checkpoint=checkpoint,
-        checkpoint_every=checkpoint_every,
-        choose_epoch=choose_epoch,
-        engine=engine,
-        on_epoch=on_epoch,
-    )
+    run = begin_network(model, data, method, recipe, seeds=seeds, **options)
     for _ in run.updates():
         pass
     return run.released()
