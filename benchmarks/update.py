@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from members import AUGMENT, RECIPE, random_images
 
 from flipguard.data import DataSet
 from flipguard.ensembles import NetworkReference
 from flipguard.methods import Elodi
 from flipguard.training import ModelSpec, Recipe, Seeds, begin_network, fit_members, take_turns
+from members import AUGMENT, RECIPE, random_images
 
 SIDES = {"old": ModelSpec("resnet10", {"width": 32}), "new": ModelSpec("resnet18", {"width": 32})}
 
