@@ -55,6 +55,15 @@ def test_rules_by_a_loop(rule: str, ratio: float, form: str) -> None:
     assert (done.stored != said).any()
 
 
+def test_a_tie_keeps_what_is_stored() -> None:
+    """p(best)/p(stored) must exceed the ratio: at exactly 1.5 nothing changes, above it the best is stored."""
+    flat = np.full((2, 2), 0.5)
+    for right, kept in ((0.75, 0), (0.8, 1)):
+        second = np.array([[0.5, 1 - right], [0.5, right]])
+        done = update(np.array([[0], [1]]), [flat, second], rule="cr", cost_ratio=1.5)
+        assert done.stored[-1, 0] == kept
+
+
 def test_more_rows_than_a_block_are_the_same_rows() -> None:
     said, label = chain()
     pis = [likelihood(version, label, C) for version in said]
@@ -86,7 +95,7 @@ def test_confusion_matrices() -> None:
     for i in range(C):
         for k in range(C):
             count = int((there & (said[0] == i) & (label == k)).sum())
-            assert pi[i, k] == pytest.approx((count + 1) / (int((there & (label == k)).sum()) + C))
+            assert pi[i, k] == pytest.approx((count + 1 / C) / (int((there & (label == k)).sum()) + 1))
     spread = diagonal(said[0], label, C)
     assert spread.sum(axis=0) == pytest.approx(np.ones(C))
     off = spread.copy()

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from flipguard.data import Batches, load_data
+from flipguard.data import Batches, load_data, random_uniform
 from flipguard.ensembles import CachedReference, NetworkReference, SingleStudent
 from flipguard.ensembles.perturbations import Perturbation, as_perturbation, evaluating
 from flipguard.methods import build_method
@@ -100,6 +100,19 @@ def test_conf_ods_is_ods_times_confidence() -> None:
     )
     confidence = (teacher(batch).logits[0] / 2.0).softmax(-1).amax(-1, keepdim=True)
     assert torch.allclose(scaled.x - batch.x, (plain.x - batch.x) * confidence, atol=1e-6)  # type: ignore[operator]
+
+
+def test_ods_follows_a_guide_of_both_signs() -> None:
+    """Its direction is the gradient of wᵀσ(T(x)/τ) with w in [-1, 1], drawn by seed, step and place."""
+    batch, teacher = numbers(), NetworkReference("old", [network()])
+    x = batch.x.clone().requires_grad_()  # type: ignore[union-attr]
+    said = (teacher.networks[0](x) / 2.0).softmax(-1)
+    guide = 2 * random_uniform(batch.seed, batch.step, batch.index, draws=said.shape[-1]) - 1
+    assert (guide < 0).any()
+    (gradient,) = torch.autograd.grad((guide * said).sum(), x)
+    expected = gradient / gradient.norm(dim=1, keepdim=True) * 0.1 * math.sqrt(D)
+    moved = Perturbation("ods", size=0.1, temperature=2.0)(SingleStudent(network()), teacher, batch)
+    torch.testing.assert_close(moved.x - batch.x, expected, rtol=1e-4, atol=1e-6)  # type: ignore[operator]
 
 
 def test_gaussian_has_the_size_of_a_grey_level() -> None:

@@ -151,6 +151,9 @@ def test_combinations() -> None:
     together = combined(logits, "probabilities")
     assert torch.allclose(together.exp(), logits.softmax(-1).mean(0), atol=1e-6)
     assert torch.allclose(together.exp().sum(-1), torch.ones(B))
+    # At a temperature it is what the members say at it that is averaged (LatentBE Eq. 2).
+    warm = combined(logits, "probabilities", temperature=4.0)
+    assert torch.allclose((warm / 4.0).softmax(-1), (logits / 4.0).softmax(-1).mean(0), atol=1e-6)
     with pytest.raises(InputError, match="not 'votes'"):
         combined(logits, "votes")  # type: ignore[arg-type]
 

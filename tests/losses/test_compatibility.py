@@ -112,6 +112,16 @@ def test_bf16_far_out() -> None:
     assert bool(torch.isfinite(loss).all() and torch.isfinite(gradient).all())
 
 
+def test_autocast_does_not_round_the_cosines() -> None:
+    generator = torch.Generator().manual_seed(0)
+    new, old = (torch.randn(61, 31, generator=generator) for _ in range(2))
+    y = torch.arange(61) % 7
+    exact = contrastive_compatibility(new.double(), old.double(), y)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = contrastive_compatibility(new, old, y)
+    torch.testing.assert_close(found.double(), exact, rtol=1e-4, atol=1e-3)
+
+
 def test_widths() -> None:
     features = rand(B, D)
     assert torch.equal(fit_width(features, D), features)

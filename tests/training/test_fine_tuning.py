@@ -66,6 +66,20 @@ def test_the_head_has_groups_of_its_own(decay_all: bool) -> None:
     assert undecayed == (set() if decay_all else vectors)
 
 
+@pytest.mark.parametrize("method", ["latent_be", "batch_ensemble", "codistill_skl", "codistill_ce"])
+def test_students_of_several_members_know_the_rate(method: str) -> None:
+    spec = ModelSpec("mlp", OPTIONS, backbone_rate=0.1)
+    student = build_method(method).student(lambda member: spec.build(C, seed=member), decay_all=True)
+    rates = {id(p): group.get("rate", 1.0) for group in student.parameter_groups() for p in group["params"]}
+    shared = {name: p for name, p in student.named_parameters() if id(p) in rates and not name.endswith(("_r", "_s"))}
+    bodies = [p for name, p in shared.items() if ".body." in name]
+    heads = [p for name, p in shared.items() if ".head." in name]
+    assert bodies
+    assert heads
+    assert {rates[id(p)] for p in bodies} == {0.1}
+    assert {rates[id(p)] for p in heads} == {1.0}
+
+
 def test_the_rate_reaches_the_weights(data: DataSet) -> None:
     """Over one step of SGD without momentum the body moves a tenth as far, the head just as far."""
     recipe = Recipe(

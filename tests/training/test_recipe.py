@@ -33,6 +33,9 @@ def test_elodi_s_ninety_epochs() -> None:
     recipe, per_epoch = Recipe(schedule="step", warmup=0.0, epochs=90), 391
     steps = [rate(recipe, epoch * per_epoch, 90 * per_epoch) for epoch in (0, 29, 30, 59, 60, 89)]
     assert steps == pytest.approx([1, 1, 0.1, 0.1, 0.01, 0.01])
+    # A warm-up does not move the thirds.
+    warm = Recipe(schedule="step", warmup=0.2, epochs=90)
+    assert [rate(warm, epoch * per_epoch, 90 * per_epoch) for epoch in (29, 30, 60)] == pytest.approx([1, 0.1, 0.01])
 
 
 def network() -> nn.Module:

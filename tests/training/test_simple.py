@@ -82,6 +82,21 @@ def test_every_objective_takes_a_plain_network(data: DataSet, name: str) -> None
     assert records[-1].terms[term] < records[0].terms[term]
 
 
+def test_the_seed_decides_a_batch_ensembles_factors(data: DataSet) -> None:
+    def trained() -> Tensor:
+        torch.manual_seed(0)
+        network, teachers = Own(8), [Own(8) for _ in range(3)]
+        torch.rand(int(torch.randint(1, 5, ()).item()) if trained.calls else 7)  # type: ignore[attr-defined]
+        trained.calls += 1  # type: ignore[attr-defined]
+        before = torch.get_rng_state()
+        made = flipguard.fit(network, loader(data), method="batch_ensemble", ensemble=teachers, epochs=1, seed=5)
+        assert torch.equal(torch.get_rng_state(), before)
+        return weights(made)
+
+    trained.calls = 0  # type: ignore[attr-defined]
+    assert torch.equal(trained(), trained())
+
+
 def test_a_method_that_makes_another_network_leaves_the_given_one_alone(data: DataSet) -> None:
     torch.manual_seed(0)
     network = Own(8)

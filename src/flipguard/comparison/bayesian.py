@@ -25,18 +25,18 @@ _BLOCK = 8192
 def confusion(prediction: Codes, label: Codes, classes: int) -> Floats:
     r"""$\pi(i, k) = P(\hat y = i \mid y = k)$ from labelled rows: two (N,) of codes -> (C, C), its columns of sum 1.
 
-    One imaginary row per cell of a column's C (Laplace), so that nothing is impossible for having been unseen. Rows
-    whose prediction or label is -1 are left out.
+    One imaginary row per column, spread over its C cells (Perks), so that nothing is impossible for having been unseen
+    and a class's own rows still outweigh it. Rows whose prediction or label is -1 are left out.
 
     Class 0 was read as 0 twice and as 1 once, class 1 never seen:
 
     >>> confusion(np.array([0, 0, 1]), np.array([0, 0, 0]), 2)
-    array([[0.6, 0.5],
-           [0.4, 0.5]])
+    array([[0.625, 0.5  ],
+           [0.375, 0.5  ]])
     """
     there = (prediction >= 0) & (label >= 0)
     cells = prediction[there] * classes + label[there]
-    counts = np.bincount(cells, minlength=classes**2).reshape(classes, classes) + 1.0
+    counts = np.bincount(cells, minlength=classes**2).reshape(classes, classes) + 1.0 / classes
     result: Floats = counts / counts.sum(axis=0)
     return result
 

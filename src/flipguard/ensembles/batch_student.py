@@ -64,7 +64,7 @@ class BatchStudent(nn.Module):
     def parameter_groups(self) -> list[dict[str, Any]]:
         factors = factor_parameters(self.ensemble)
         own = {id(parameter) for parameter in factors}
-        groups: list[dict[str, Any]] = decay_groups(self.ensemble, decay_all=self.decay_all)
+        groups: list[dict[str, Any]] = decay_groups(self.ensemble.network, decay_all=self.decay_all)
         for group in groups:
             group["params"] = [parameter for parameter in group["params"] if id(parameter) not in own]
         last: dict[str, Any] = {"params": factors, "rate": self.factor_rate}

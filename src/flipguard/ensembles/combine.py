@@ -12,11 +12,11 @@ from flipguard.types import InputError
 Combination = Literal["logits", "probabilities"]
 
 
-def combined(logits: Tensor, how: Combination = "logits") -> Tensor:
+def combined(logits: Tensor, how: Combination = "logits", *, temperature: float = 1.0) -> Tensor:
     """The ensemble's logits (B, C) from its members' (M, B, C).
 
-    `logits`: their mean (PCT Eq. 10, ELODI Algorithm 1). `probabilities`: the logarithm of the mean probability
-    (LatentBE Eq. 2 averages probabilities), whose softmax is that mean.
+    `logits`: their mean (PCT Eq. 10, ELODI Algorithm 1). `probabilities`: LatentBE's Eq. 2, which averages what the
+    members say at the temperature τ: τ·log((1/M)·Σ softmax(φ_m/τ)), whose softmax at τ is that mean.
 
     >>> combined(torch.tensor([[[0.0, 2.0]], [[2.0, 0.0]]]))
     tensor([[1., 1.]])
@@ -25,7 +25,8 @@ def combined(logits: Tensor, how: Combination = "logits") -> Tensor:
         return logits.mean(dim=0)
     if how == "probabilities":
         wide = logits if logits.dtype == torch.float64 else logits.float()
-        return torch.logsumexp(torch.log_softmax(wide, dim=-1), dim=0) - math.log(logits.shape[0])
+        tempered = torch.log_softmax(wide / temperature, dim=-1)
+        return temperature * (torch.logsumexp(tempered, dim=0) - math.log(logits.shape[0]))
     raise InputError(f"an ensemble is combined by 'logits' or 'probabilities', not '{how}'.")
 
 

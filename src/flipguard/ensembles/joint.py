@@ -31,7 +31,7 @@ class JointStudent(nn.Module):
         return Output(stacked(logits, "student"), torch.stack(found))
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        return decay_groups(self.networks, decay_all=self.decay_all)
+        return [group for network in self.networks for group in decay_groups(network, decay_all=self.decay_all)]
 
     def release(self) -> nn.Module:
         return self.networks[0]

@@ -78,7 +78,10 @@ def contrastive_compatibility(
     own = (z * o).sum(-1, keepdim=True)
     same = y[:, None] == y[None, :]
     kept = min(hardest, len(y))
-    rivals = [(z @ other.T).masked_fill(same, -torch.inf).topk(kept, dim=1).values for other in (o, z)]
+    # Autocast would round the cosines to bfloat16, and τ = 0.01 makes a hundredfold of the error.
+    with torch.autocast(z.device.type, enabled=False):
+        cosines = [z @ other.T for other in (o, z)]
+    rivals = [cosine.masked_fill(same, -torch.inf).topk(kept, dim=1).values for cosine in cosines]
     scores = torch.cat([own, *rivals], dim=1) / temperature
     return scores.logsumexp(-1) - scores[:, 0]
 

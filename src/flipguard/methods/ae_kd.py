@@ -18,7 +18,8 @@ class AdaptiveDistillation(Distilling):
 
     ω minimises the norm of the weighted sum of the teachers' gradients on the student's logits; `cap` is its upper
     bound C, between 1/M (all equal) and 1. Departures: KL has the gradients of the paper's cross-entropy and is zero
-    where both agree, and τ² keeps their size when τ changes.
+    where both agree, τ² keeps their size when τ changes, and the labels are at τ = 1. ω is the batch's: with the
+    recipe's `accumulate`, each part has its own.
     """
 
     alpha: float = 1.0

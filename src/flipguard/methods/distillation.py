@@ -6,16 +6,16 @@ from typing import Literal
 from flipguard.losses import kl_divergence
 from flipguard.methods.card import Card
 from flipguard.methods.checks import check_above_zero, check_choice, check_shares
-from flipguard.methods.objective import Distilling, Seen
+from flipguard.methods.objective import Combining, Seen
 from flipguard.methods.terms import Terms
 
 
 @dataclass(frozen=True)
-class Distillation(Distilling):
+class Distillation(Combining):
     """L = (1 - α)·CE + α·τ²·KL(softmax(ref/τ) ‖ softmax(new/τ)), Hinton et al. 2015.
 
-    With `reference="ensemble"` it is ensemble distillation: ELODI's Table 10, and the churn paper's two-stage baseline
-    with m = 2.
+    With `reference="ensemble"` it is ensemble distillation: ELODI's Table 10 (at τ = 100), and the churn paper's
+    two-stage baseline with m = 2. The card's settings have both papers' temperatures.
     """
 
     alpha: float = 0.5
@@ -37,7 +37,7 @@ class Distillation(Distilling):
         return 1 - self.alpha
 
     def terms(self, seen: Seen) -> Terms:
-        mine, theirs = seen.held_to(self.reference)
+        mine, theirs = seen.held_to(self.reference, combination=self.combination, temperature=self.temperature)
         return {"distillation": (self.alpha, kl_divergence(mine, theirs, temperature=self.temperature))}
 
 
@@ -61,5 +61,11 @@ CARDS = (
         references=("ensemble",),
         factory=Distillation,
         fixed={"reference": "ensemble"},
+        settings={
+            "elodi_table_10": {"temperature": 100.0},
+            "cifar10": {"temperature": 3.0},
+            "cifar100": {"temperature": 4.0},
+            "imagenet": {"temperature": 1.0},
+        },
     ),
 )

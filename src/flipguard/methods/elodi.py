@@ -9,7 +9,7 @@ from torch import Tensor
 from flipguard.losses import Ranking, Reduction, logit_difference_inhibition
 from flipguard.methods.card import Card
 from flipguard.methods.checks import check_choice, check_not_negative, check_shares
-from flipguard.methods.objective import Distilling, Seen
+from flipguard.methods.objective import Combining, Seen
 from flipguard.methods.terms import Terms
 from flipguard.types import InputError
 
@@ -58,7 +58,7 @@ class LogitDifference:
 
 
 @dataclass(frozen=True)
-class Elodi(Distilling):
+class Elodi(Combining):
     """L = (1 - α)·CE + α·[λ·LDI(ensemble) + (1 - λ)·LDI(old)], ELODI Eq. 8 and 9. λ is `mix`.
 
     λ = 1, the default, needs no old model at all: the ensemble has the student's own architecture. λ < 1 is for an old
@@ -85,13 +85,13 @@ class Elodi(Distilling):
         shares = {"ensemble": self.mix, "old": 1 - self.mix}
         found: Terms = {}
         for name in self.needs:
-            loss = self.difference(*seen.held_to(name), seen.labels(name))
+            loss = self.difference(*seen.held_to(name, combination=self.combination), seen.labels(name))
             found[f"ldi_{name}"] = (self.alpha * shares[name], loss)
         return found
 
 
 @dataclass(frozen=True)
-class Ldi(Distilling):
+class Ldi(Combining):
     """L = (1 - α)·CE + α·LDI(old): the loss of ELODI aimed at a single old model, a targeted baseline."""
 
     alpha: float = 0.5
@@ -110,7 +110,8 @@ class Ldi(Distilling):
         return 1 - self.alpha
 
     def terms(self, seen: Seen) -> Terms:
-        return {"ldi_old": (self.alpha, self.difference(*seen.held_to("old"), seen.labels("old")))}
+        both = seen.held_to("old", combination=self.combination)
+        return {"ldi_old": (self.alpha, self.difference(*both, seen.labels("old")))}
 
 
 CARDS = (

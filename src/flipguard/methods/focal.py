@@ -8,20 +8,20 @@ from torch import Tensor
 from flipguard.losses import focal_weight, kl_divergence, logit_matching, reverse_kl_divergence
 from flipguard.methods.card import Card
 from flipguard.methods.checks import check_above_zero, check_choice, check_not_negative
-from flipguard.methods.objective import Distilling, Seen
+from flipguard.methods.objective import Combining, Seen
 from flipguard.methods.terms import Terms
 
 Distance = Literal["kl", "reverse_kl", "logits"]
 
 
 @dataclass(frozen=True)
-class FocalDistillation(Distilling):
+class FocalDistillation(Combining):
     """L = CE + λ·(α + β·1(old is right))·D(new, old), PCT Eq. 4 and 7. λ is `strength`.
 
     `distance="kl"` (FD-KL): τ²·KL(old ‖ new) at τ = 100, as the authors' released code has it. `"reverse_kl"` is Eq. 8
     as written, the other direction without τ²: at τ = 100 it needs a `strength` of about 10⁴ for the same gradients.
-    `distance="logits"` (FD-LM): Eq. 9, ½‖new - old‖², a sum over classes. Towards an ensemble it is one of ELODI's
-    Table 10.
+    `distance="logits"` (FD-LM): Eq. 9, ½‖new - old‖², a sum over classes. ELODI's Table 10 has FD-KL towards an
+    ensemble, at τ = 100 and at τ = 1. With a perturbation the old model is right or wrong on what it is shown, x + ε.
 
     FD-LM's gradient on a logit is λ·(α + β) = 6 times the distance between the logits, without the bound that
     cross-entropy has: a rate that suits cross-entropy can overshoot, until the loss is not finite or the network is
@@ -48,7 +48,8 @@ class FocalDistillation(Distilling):
         return (self.reference,)
 
     def terms(self, seen: Seen) -> Terms:
-        mine, theirs = seen.held_to(self.reference)
+        tempered = 1.0 if self.distance == "logits" else self.temperature
+        mine, theirs = seen.held_to(self.reference, combination=self.combination, temperature=tempered)
         weight = focal_weight(theirs, seen.labels(self.reference), alpha=self.alpha, beta=self.beta)
         return {"focal_distillation": (self.strength, weight * self._distance(mine, theirs))}
 
@@ -92,5 +93,9 @@ CARDS = (
         references=("ensemble",),
         factory=FocalDistillation,
         fixed={"reference": "ensemble"},
+        settings={
+            "elodi_table_10": {"distance": "kl", "temperature": 100.0},
+            "elodi_table_10_tau_1": {"distance": "kl", "temperature": 1.0},
+        },
     ),
 )

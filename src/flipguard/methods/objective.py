@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import get_args
 
 from torch import Tensor
 
 from flipguard.ensembles import Combination
 from flipguard.ensembles.perturbations import Perturbation, as_perturbation
 from flipguard.losses import cross_entropy
-from flipguard.methods.checks import check_smoothing
+from flipguard.methods.checks import check_choice, check_smoothing
 from flipguard.methods.terms import Terms, labels_of, member_logits, only_member, reference_logits, step, the_reference
 from flipguard.types import Batch, Reference, Step, Student
 
@@ -26,9 +27,13 @@ class Seen:
     logits: Tensor
     cross_entropy: Tensor
 
-    def held_to(self, name: str, *, combination: Combination = "logits") -> tuple[Tensor, Tensor]:
+    def held_to(
+        self, name: str, *, combination: Combination = "logits", temperature: float = 1.0
+    ) -> tuple[Tensor, Tensor]:
         """The student's logits (B, S) and a reference's (B, S), on the S classes that both know."""
-        theirs, mine = reference_logits(self.references, name, self.batch, self.logits, combination=combination)
+        theirs, mine = reference_logits(
+            self.references, name, self.batch, self.logits, combination=combination, temperature=temperature
+        )
         return mine, theirs
 
     def members_of(self, name: str) -> tuple[Tensor, Tensor]:
@@ -105,3 +110,15 @@ class Distilling(Objective):
         if self.perturbation is None:
             return batch
         return self.perturbation(student, the_reference(references, self.needs[0]), batch)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Combining(Distilling):
+    """A distillation from what a reference's members say together: the mean of their logits, or of their
+    probabilities."""
+
+    combination: Combination = "logits"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("combination", self.combination, get_args(Combination))

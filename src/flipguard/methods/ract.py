@@ -26,7 +26,8 @@ class RegressionAlleviating:
     among the first; samples of a class that the old model does not know count 0.
     `form="contrastive"`: the samples of the batch themselves, by the cosine of their features at temperature τ, the
     `hardest` 10 of other classes in each of the two sums. Where the widths differ the new features are cut or filled
-    up as in BCT, among themselves too. This form alone needs the old model's forward pass.
+    up as in BCT, among themselves too. This form alone needs the old model's forward pass. Its
+    negatives are the batch's: with the recipe's `accumulate`, each part has only its own.
     """
 
     form: Form = "classifier"

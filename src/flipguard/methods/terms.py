@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from flipguard.ensembles import Combination, combined
+from flipguard.losses.logits import at_least_float32
 from flipguard.types import Batch, InputError, Reference, Step
 
 Terms = dict[str, tuple[float | Tensor, Tensor]]
@@ -33,13 +34,14 @@ def reference_logits(
     student: Tensor,
     *,
     combination: Combination = "logits",
+    temperature: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
     """The reference's logits (B, S) and the student's (B, S) on the S classes that both know, without gradients.
 
-    student: (B, C).
+    student: (B, C). The mean over members is taken in float32, also of members that answer in half precision.
     """
     members, shared = member_logits(references, name, batch, student)
-    return combined(members, combination).to(student.dtype), shared
+    return combined(at_least_float32(members), combination, temperature=temperature), shared
 
 
 def member_logits(

@@ -78,7 +78,7 @@ def rate(recipe: Recipe, step: int, steps: int) -> float:
     if recipe.schedule == "constant":
         return 1.0
     if recipe.schedule == "step":
-        return 0.1 ** math.floor(3 * min(done, 1 - 1e-9))
+        return 0.1 ** math.floor(3 * min(step / steps, 1 - 1e-9))
     if recipe.schedule == "cosine":
         return 0.5 * (1 + math.cos(math.pi * done))
     return 1.0 - done

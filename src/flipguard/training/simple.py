@@ -62,9 +62,10 @@ def fit(
     if not isinstance(loader, Sized):
         raise InputError("the loader has no length, which the learning rate's schedule needs: give it a __len__.")
     job = Job(_Epochs(loader, recipe.epochs, seed, where), len(loader), recipe, device=where)
-    student = _student(chosen, model, peers, decay_all=recipe.decay_all)
     with torch.random.fork_rng(devices=[where] if torch.device(where).type == "cuda" else []):
         torch.manual_seed(seed)
+        # Within: a method's own student may draw its start.
+        student = _student(chosen, model, peers, decay_all=recipe.decay_all)
         return run(student, chosen, job, references, on_epoch=on_epoch)
 
 
