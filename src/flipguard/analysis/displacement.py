@@ -45,12 +45,15 @@ def simulated_norms(old: Floats, new: Floats, size: int, *, centred: bool, draws
     return norms
 
 
-def law_distance(old: Floats, new: Floats, size: int, *, centred: bool, seed: int = 0) -> float:
+def law_distance(
+    old: Floats, new: Floats, size: int, *, centred: bool, law_size: int | None = None, seed: int = 0
+) -> float:
     """(M, N, C), (M', N, C): the Kolmogorov–Smirnov distance between the law and real ensembles, over all samples.
 
     Members are dealt into disjoint ensembles of `size`, so that no pair shares one. Where a pair's norm stands among
     the simulated norms of its sample is uniform under the law, whatever the sample's own scale; the distance is that of
-    all these places from the uniform distribution. 0 is perfect, 1 is the worst.
+    all these places from the uniform distribution. 0 is perfect, 1 is the worst. `law_size` is what the law divides the
+    covariance by: another number than `size` is another law, which the ensembles can refute.
     """
     pairs = min(len(old), len(new)) // size
     if pairs < 1:
@@ -58,7 +61,9 @@ def law_distance(old: Floats, new: Floats, size: int, *, centred: bool, seed: in
     places = []
     for sample in range(old.shape[1]):
         first, second = old[:, sample], new[:, sample]
-        law = np.sort(simulated_norms(first, second, size, centred=centred, draws=_SIMULATED, seed=seed + sample))
+        divisor = law_size or size
+        law = simulated_norms(first, second, divisor, centred=centred, draws=_SIMULATED, seed=seed + sample)
+        law.sort()
         means = [half[: pairs * size].reshape(pairs, size, -1).mean(axis=1) for half in (first, second)]
         places.append(np.searchsorted(law, np.linalg.norm(means[0] - means[1], axis=1)) / _SIMULATED)
     ordered = np.sort(np.concatenate(places))
@@ -67,65 +72,87 @@ def law_distance(old: Floats, new: Floats, size: int, *, centred: bool, seed: in
 
 
 def displacement_norms(
-    old: Members, new: Members, *, sample: int = 0, sizes: Sequence[int] = (1, 4), centred: bool = False, seed: int = 0
+    old: Members,
+    new: Members,
+    *,
+    samples: Sequence[int] = (0,),
+    sizes: Sequence[int] = (1, 4),
+    centred: bool = False,
+    of: str = "logit",
+    seed: int = 0,
 ) -> Plot:
-    """Norms of one sample's displacement between random ensembles, with the fitted and the extrapolated law.
+    """Norms of a sample's displacement between random ensembles, with the fitted and the extrapolated law.
 
-    ELODI (Zhao et al. 2024), Fig. 5, 9 and 10; on features, Fig. 12. `old` and `new` are two halves of one
-    architecture's members (`centred`), or members of two architectures.
+    ELODI (Zhao et al. 2024), Fig. 5, 9 and 10; on features that BCT has aligned, Fig. 12. `old` and `new` are two
+    halves of one architecture's members (`centred`), or members of two architectures: then a line stands at the norm of
+    the means' displacement, which no ensemble's size takes away. A panel for each sample.
     """
-    first, second = old.logits[:, sample], new.logits[:, sample]
-    largest = min(len(first), len(second))
+    largest = min(len(old.logits), len(new.logits))
     for size in sizes:
         if size > largest:
             raise InputError(f"an ensemble of {size} cannot be drawn from {largest} members.")
+    panels: list[Panel] = []
+    facts: dict[str, float] = {}
+    for sample in samples:
+        series, found = _norms(old.logits[:, sample], new.logits[:, sample], sizes, centred=centred, seed=seed)
+        name = str(old.ids[sample])
+        panels.append(Panel(f"norm of the {of} displacement", "share of draws", series, name))
+        facts |= {fact if len(samples) == 1 else f"{fact}, {name}": value for fact, value in found.items()}
+    title = f"{of.capitalize()} displacement between random ensembles"
+    source = "ELODI Fig. 12" if of == "feature" else f"ELODI Fig. {'5a, 9' if centred else '5b, 10'}"
+    return Plot("displacement-norms", title, source, tuple(panels), facts)
+
+
+def _norms(
+    first: Floats, second: Floats, sizes: Sequence[int], *, centred: bool, seed: int
+) -> tuple[tuple[Series, ...], dict[str, float]]:
     series, facts = [], {}
     top = simulated_norms(first, second, min(sizes), centred=centred, draws=_SIMULATED, seed=seed).max()
     edges = np.linspace(0, top, _BINS + 1)
-    for size in sizes:
+    for colour, size in enumerate(sizes):
         real = drawn_norms(first, second, size, 1000, seed)
         law = simulated_norms(first, second, size, centred=centred, draws=_SIMULATED, seed=seed)
+        middles, density = floats((edges[1:] + edges[:-1]) / 2), histogram("", law, edges).y
+        kind = "fitted" if size == 1 else "extrapolated"
         series += [
-            histogram(f"{size}× drawn", real, edges),
-            Series(f"{size}× {'fitted' if size == 1 else 'extrapolated'}", *_density(law, edges), dashed=size != 1),
+            histogram(f"{size}× drawn", real, edges, colour=colour, faint=True),
+            Series(f"{size}× {kind}", middles, density, colour=colour, dashed=size != 1),
         ]
         facts[f"mean norm, {size}× drawn"] = float(real.mean())
         facts[f"mean norm, {size}× law"] = float(law.mean())
-    return Plot(
-        "displacement-norms",
-        f"Logit displacement of {old.ids[sample]}",
-        "ELODI Fig. 5, 9, 10",
-        (Panel("norm of the displacement", "share of draws", tuple(series)),),
-        facts,
-    )
+    if not centred:
+        rest = float(np.linalg.norm(first.mean(axis=0) - second.mean(axis=0)))
+        facts["norm of the means' displacement"] = rest
+        series.append(Series("of the means", (rest, rest), (0.0, max(series[-1].y)), colour=6, dashed=True))
+    return tuple(series), facts
 
 
-def _density(values: Floats, edges: Floats) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    outline = histogram("", values, edges)
-    return floats((edges[1:] + edges[:-1]) / 2), outline.y
+def displacement_cloud(
+    old: Members, new: Members, *, samples: Sequence[int] = (0,), sizes: Sequence[int] = (1, 3), of: str = "logit"
+) -> Plot:
+    """A sample's displacement in two numbers, between singles and between ensembles: a panel for each sample.
 
-
-def displacement_cloud(old: Members, new: Members, *, sample: int = 0, sizes: Sequence[int] = (1, 3)) -> Plot:
-    """One sample's displacement in two classes, between singles and between ensembles.
-
-    ELODI (Zhao et al. 2024), Fig. 3d and 8. The classes are the two with the largest mean logit.
+    ELODI (Zhao et al. 2024), Fig. 3d and 8; on two-dimensional features, Fig. 11d. Of logits the two classes are taken
+    that have the largest mean.
     """
-    first, second = old.logits[:, sample], new.logits[:, sample]
-    classes = np.argsort(-(first.mean(axis=0) + second.mean(axis=0)))[:2]
-    rng = np.random.default_rng(0)
-    series, facts = [], {}
-    for size in sizes:
-        picks = [
-            np.stack([half[rng.choice(len(half), size, replace=False)].mean(axis=0) for _ in range(300)])
-            for half in (first, second)
-        ]
-        moved = (picks[1] - picks[0])[:, classes]
-        series.append(Series(f"{size}×", floats(moved[:, 0]), floats(moved[:, 1]), "points"))
-        facts[f"spread, {size}×"] = float(moved.std(axis=0).mean())
-    return Plot(
-        "displacement-cloud",
-        f"Displacement of {old.ids[sample]} in two classes",
-        "ELODI Fig. 3d, 8",
-        (Panel(f"class {classes[0]}", f"class {classes[1]}", tuple(series), equal=True),),
-        facts,
-    )
+    panels: list[Panel] = []
+    facts: dict[str, float] = {}
+    for sample in samples:
+        first, second = old.logits[:, sample], new.logits[:, sample]
+        pair = np.argsort(-(first.mean(axis=0) + second.mean(axis=0)))[:2] if of == "logit" else np.arange(2)
+        rng = np.random.default_rng(0)
+        name, series = str(old.ids[sample]), []
+        for size in sizes:
+            picks = [
+                np.stack([half[rng.choice(len(half), size, replace=False)].mean(axis=0) for _ in range(300)])
+                for half in (first, second)
+            ]
+            moved = (picks[1] - picks[0])[:, pair]
+            series.append(Series(f"{size}×", floats(moved[:, 0]), floats(moved[:, 1]), "points"))
+            fact = f"spread, {size}×" if len(samples) == 1 else f"spread, {size}×, {name}"
+            facts[fact] = float(moved.std(axis=0).mean())
+        axis = "class" if of == "logit" else of
+        panels.append(Panel(f"{axis} {pair[0]}", f"{axis} {pair[1]}", tuple(series), name, equal=True))
+    title = f"{of.capitalize()} displacement of a sample"
+    source = "ELODI Fig. 3d, 8" if of == "logit" else "ELODI Fig. 11d"
+    return Plot("displacement-cloud", title, source, tuple(panels), facts)

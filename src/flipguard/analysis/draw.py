@@ -12,6 +12,7 @@ from flipguard.types import InputError, MissingExtra
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 ARROWS = {"negative flips": "#CC0066", "positive flips": "#0072B2"}
 FORMATS = (".svg", ".png", ".pdf")
+_COLUMNS = 3
 
 
 def draw(plot: Plot, path: str | Path) -> None:
@@ -23,10 +24,15 @@ def draw(plot: Plot, path: str | Path) -> None:
         figures: Any = importlib.import_module("matplotlib.figure")
     except ModuleNotFoundError as error:
         raise MissingExtra(f"a picture needs {error.name}: pip install 'flipguard[demo]'") from error
-    figure = figures.Figure(figsize=(4.8 * len(plot.panels), 3.8), layout="constrained")
-    for axes, panel in zip(figure.subplots(1, len(plot.panels), squeeze=False)[0], plot.panels, strict=True):
+    columns = 2 if len(plot.panels) == 4 else min(len(plot.panels), _COLUMNS)
+    rows = -(-len(plot.panels) // columns)
+    figure = figures.Figure(figsize=(4.2 * columns, 3.3 * rows + 0.3), layout="constrained")
+    places = figure.subplots(rows, columns, squeeze=False).flat
+    for axes, panel in zip(places, plot.panels, strict=False):
         _panel(axes, panel)
-    figure.suptitle(plot.title, fontsize=11)
+    for empty in places:
+        empty.set_axis_off()
+    figure.suptitle(plot.title, fontsize=11, parse_math=False)
     # A picture of the same data has the same bytes: no date, no random ids.
     still = importlib.import_module("matplotlib").rc_context({"svg.hashsalt": plot.name})
     with whole_file(path) as beside, still:
@@ -39,7 +45,11 @@ def _undated(path: Path) -> dict[str, None]:
 
 def _panel(axes: Any, panel: Panel) -> None:
     for place, series in enumerate(panel.series):
-        _series(axes, series, COLOURS[place % len(COLOURS)])
+        place = place if series.colour is None else series.colour
+        DRAWN[series.kind](axes, series, COLOURS[place % len(COLOURS)])
+        for x, y, text in zip(series.x, series.y, series.text or (), strict=False):
+            if series.kind != "cells":
+                axes.annotate(text, (x, y), xytext=(4, 4), textcoords="offset points", fontsize=7, parse_math=False)
     # Text from data is shown as it is: a dollar sign starts no formula.
     axes.set_xlabel(panel.x, parse_math=False)
     axes.set_ylabel(panel.y, parse_math=False)
@@ -49,44 +59,72 @@ def _panel(axes: Any, panel: Panel) -> None:
         axes.set_yscale("log")
     if panel.equal:
         axes.set_aspect("equal", "datalim")
+    if panel.ticks is not None:
+        places = range(len(panel.ticks))
+        axes.set_xticks(places, panel.ticks, rotation=30, ha="right", fontsize=8, parse_math=False)
+        axes.set_yticks(places, panel.ticks, fontsize=8, parse_math=False)
     if len(panel.series) > 1:
         for text in axes.legend(fontsize=8, frameon=False).get_texts():
             text.set_parse_math(False)
 
 
-def _series(axes: Any, series: Series, colour: str) -> None:
-    style = {"color": colour, "label": series.name, "linestyle": "--" if series.dashed else "-"}
-    if series.kind == "steps":
-        axes.stairs(series.y, series.x, **style)
-    elif series.kind == "bars":
-        axes.bar(series.x, series.y, color=colour, label=series.name)
-    elif series.kind == "arrows":
-        assert series.x2 is not None
-        assert series.y2 is not None
-        along = [b - a for a, b in zip(series.x, series.x2, strict=True)]
-        up = [b - a for a, b in zip(series.y, series.y2, strict=True)]
-        own = ARROWS.get(series.name, "#999999")
-        axes.quiver(
-            series.x,
-            series.y,
-            along,
-            up,
-            color=own,
-            label=series.name,
-            angles="xy",
-            scale_units="xy",
-            scale=1,
-            width=3e-3,
-        )
-        axes.plot(series.x + series.x2, series.y + series.y2, " ")
-    elif series.low is not None and series.high is not None:
-        ends = [[max(y - low, 0) for y, low in zip(series.y, series.low, strict=True)]]
-        ends += [[max(high - y, 0) for y, high in zip(series.y, series.high, strict=True)]]
-        line = style["linestyle"] if series.kind == "line" else ""
-        axes.errorbar(series.x, series.y, ends, color=colour, label=series.name, fmt="o", linestyle=line, capsize=2)
-    elif series.kind == "points":
-        axes.scatter(series.x, series.y, s=18, color=colour, label=series.name)
+def _style(series: Series, colour: str) -> dict[str, Any]:
+    line = "--" if series.dashed else "-"
+    return {"color": colour, "label": series.name, "linestyle": line, "alpha": 0.35 if series.faint else 1}
+
+
+def _steps(axes: Any, series: Series, colour: str) -> None:
+    axes.stairs(series.y, series.x, **_style(series, colour))
+    if series.faint:
+        axes.stairs(series.y, series.x, color=colour, alpha=0.15, fill=True)
+
+
+def _arrows(axes: Any, series: Series, colour: str) -> None:
+    assert series.x2 is not None
+    assert series.y2 is not None
+    along = [b - a for a, b in zip(series.x, series.x2, strict=True)]
+    up = [b - a for a, b in zip(series.y, series.y2, strict=True)]
+    own = {"color": ARROWS.get(series.name, "#999999"), "label": series.name, "width": 3e-3}
+    axes.quiver(series.x, series.y, along, up, angles="xy", scale_units="xy", scale=1, **own)
+    axes.plot(series.x + series.x2, series.y + series.y2, " ")
+
+
+def _cells(axes: Any, series: Series, colour: str) -> None:
+    assert series.z is not None
+    side = int(max(series.x)) + 1
+    table = [[float("nan")] * side for _ in range(int(max(series.y)) + 1)]
+    for x, y, z in zip(series.x, series.y, series.z, strict=True):
+        table[int(y)][int(x)] = z
+    most = max(map(abs, series.z)) or 1.0
+    axes.imshow(table, cmap="PuOr", vmin=-most, vmax=most)
+    for x, y, z, text in zip(series.x, series.y, series.z, series.text or (), strict=False):
+        light = abs(z) > 0.7 * most
+        axes.text(x, y, text, ha="center", va="center", fontsize=8, color="white" if light else "black")
+
+
+def _points(axes: Any, series: Series, colour: str) -> None:
+    if series.low is not None and series.high is not None:
+        _ends(axes, series, colour, "")
     else:
-        axes.plot(series.x, series.y, **style)
-    for x, y, text in zip(series.x, series.y, series.text or (), strict=False):
-        axes.annotate(text, (x, y), xytext=(4, 4), textcoords="offset points", fontsize=7, parse_math=False)
+        style = {"s": 18 if len(series.x) <= 60 else 6, "alpha": 0.35 if series.faint else 0.8, "linewidths": 0}
+        axes.scatter(series.x, series.y, color=colour, label=series.name, **style)
+
+
+def _line(axes: Any, series: Series, colour: str) -> None:
+    if series.low is not None and series.high is not None:
+        _ends(axes, series, colour, "--" if series.dashed else "-")
+    else:
+        axes.plot(series.x, series.y, **_style(series, colour))
+
+
+def _ends(axes: Any, series: Series, colour: str, line: str) -> None:
+    """With the ends of intervals."""
+    assert series.low is not None
+    assert series.high is not None
+    ends = [[max(y - low, 0) for y, low in zip(series.y, series.low, strict=True)]]
+    ends += [[max(high - y, 0) for y, high in zip(series.y, series.high, strict=True)]]
+    style = {"fmt": "o", "markersize": 4 if len(series.x) <= 20 else 2, "capsize": 2, "elinewidth": 0.8}
+    axes.errorbar(series.x, series.y, ends, color=colour, label=series.name, linestyle=line, **style)
+
+
+DRAWN = {"steps": _steps, "arrows": _arrows, "cells": _cells, "points": _points, "line": _line}

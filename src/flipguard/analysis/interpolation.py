@@ -2,12 +2,13 @@
 
 import copy
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from flipguard.analysis.plots import Panel, Plot, Series, floats
 from flipguard.types import Batch, InputError
 
 TENTHS = tuple(step / 10 for step in range(11))
@@ -67,6 +68,31 @@ def barrier(line: Sequence[LinePoint]) -> float:
         raise InputError("a barrier stands between two ends: the line needs points at t=0 and t=1.")
     between = [point for point in line if 0 <= point.t <= 1]
     return max(point.nll - ((1 - point.t) * losses[0.0] + point.t * losses[1.0]) for point in between)
+
+
+def line_plot(lines: Mapping[str, Mapping[str, Sequence[LinePoint]]]) -> Plot:
+    """Error on each part, and loss on the test part, along lines between networks: LatentBE, Fig. 2.
+
+    `lines` holds, for each name, what `loss_along_line` found on each part of the data: "train", "test".
+    """
+    parts = list(dict.fromkeys(part for found in lines.values() for part in found))
+    panels = [_along(f"{part} error", {n: found[part] for n, found in lines.items()}, "error") for part in parts]
+    last = {name: found[parts[-1]] for name, found in lines.items()}
+    panels.append(_along(f"{parts[-1]} negative log-likelihood", last, "nll"))
+    facts: dict[str, float] = {}
+    for name, line in last.items():
+        ends = [point.nll for point in line if point.t in (0.0, 1.0)]
+        inner = min((point for point in line if 0 < point.t < 1), key=lambda point: abs(point.t - 0.5))
+        facts |= {f"barrier, {name}": barrier(line), f"mean loss of the ends, {name}": sum(ends) / len(ends)}
+        facts[f"loss at t = {inner.t:g}, {name}"] = inner.nll
+    return Plot("line", "Along the line between two networks", "LatentBE Fig. 2", tuple(panels), facts)
+
+
+def _along(title: str, lines: Mapping[str, Sequence[LinePoint]], field: str) -> Panel:
+    series = (
+        Series(name, floats(p.t for p in line), floats(getattr(p, field) for p in line)) for name, line in lines.items()
+    )
+    return Panel("t", title, tuple(series))
 
 
 def _state(network: nn.Module) -> dict[str, Tensor]:

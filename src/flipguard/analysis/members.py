@@ -32,6 +32,22 @@ class Members:
         wrong: npt.NDArray[np.bool_] = logits.argmax(axis=-1) != self.label
         return wrong
 
+    def dealt(self, size: int) -> Logits:
+        """(K, N, C): the mean logits of K disjoint ensembles of a size."""
+        count = len(self.logits) // size
+        if not count:
+            raise InputError(f"an ensemble of {size} needs as many members, there are {len(self.logits)}.")
+        found: Logits = self.logits[: count * size].reshape(count, size, *self.logits.shape[1:]).mean(axis=1)
+        return found
+
+    def mean_probability_logits(self, kept: Sequence[int] | None = None) -> Logits:
+        """(N, C): the logarithm of the members' mean probability, of all of them or of those kept."""
+        logits = self.logits if kept is None else self.logits[list(kept)]
+        shifted = np.exp(logits - logits.max(axis=2, keepdims=True))
+        mean = (shifted / shifted.sum(axis=2, keepdims=True)).mean(axis=0)
+        found: Logits = np.log(np.maximum(mean, np.finfo(np.float64).tiny))
+        return found
+
 
 def read_members(sources: Sequence[Any], *, like: Members | None = None, column: str | None = None) -> Members:
     """The members of an ensemble, aligned by id: with the first of them, or with `like`.

@@ -4,16 +4,19 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-Kind = Literal["line", "points", "steps", "bars", "arrows"]
+Kind = Literal["line", "points", "steps", "arrows", "cells"]
 
 
 @dataclass(frozen=True)
 class Series:
     """Numbers under a name.
 
-    kind    "steps" is a histogram's outline, its x the K + 1 edges of K values; an "arrow" runs from (x, y) to (x2, y2)
+    kind    "steps" is a histogram's outline, its x the K + 1 edges of K values; an "arrow" runs from (x, y) to (x2,
+            y2); "cells" are a table's: z stands in the column x of the row y
     low     lower and upper ends of intervals of y, where there are any
     text    a label per point
+    colour  series of one number share a colour; by default each has its own
+    faint   drawn lightly, as the background of another series
     """
 
     name: str
@@ -24,13 +27,16 @@ class Series:
     high: tuple[float, ...] | None = None
     x2: tuple[float, ...] | None = None
     y2: tuple[float, ...] | None = None
+    z: tuple[float, ...] | None = None
     text: tuple[str, ...] | None = None
+    colour: int | None = None
     dashed: bool = False
+    faint: bool = False
 
 
 @dataclass(frozen=True)
 class Panel:
-    """Series that share axes."""
+    """Series that share axes. `ticks` are the names of the rows and columns of cells."""
 
     x: str
     y: str
@@ -38,6 +44,7 @@ class Panel:
     title: str = ""
     y_log: bool = False
     equal: bool = False
+    ticks: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)

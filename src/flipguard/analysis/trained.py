@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from flipguard.analysis.members import Members
+from flipguard.analysis.planes import Embedded
 
 if TYPE_CHECKING:
     import torch
 
 
 _RATE, _MOMENTUM = 0.2, 0.9
+_REFERENCE = 77_777
 
 
 def digit_members(
@@ -65,6 +67,52 @@ def digit_members(
         found = logits(test).double().numpy()
     names = tuple(f"seed {seed}, member {i}" for i in range(count))
     return Members(names, tuple(ids.tolist()), np.asarray(label, np.int64), found)
+
+
+def digit_embeddings(
+    count: int,
+    *,
+    hidden: int = 16,
+    feature_width: int = 2,
+    digits: tuple[str, ...] | None = None,
+    per_class: int | None = None,
+    seed: int = 0,
+    epochs: int = 20,
+) -> Embedded:
+    """`count` networks whose features BCT has aligned with one reference's, and those features on the test digits.
+
+    ELODI (Zhao et al. 2024), appendix B: a reference is trained, then each network from a seed of its own so that its
+    features serve the reference's frozen head, too. The reference depends on the options alone, never on `seed`.
+    """
+    import torch
+
+    from flipguard.data import Batches, load_data, subset
+    from flipguard.ensembles import NetworkReference
+    from flipguard.methods import build_method
+    from flipguard.training import ModelSpec, Recipe, Seeds, train_network
+
+    classes = None if digits is None else list(digits)
+    data = subset(load_data("digits"), classes=classes, per_class=per_class, seed=0)
+    model = ModelSpec("mlp", {"hidden": (hidden,), "feature_width": feature_width})
+    size = min(32, len(data.train))
+    recipe = Recipe(epochs=epochs, batch_size=size, learning_rate=0.05, clip_norm=1.0)
+    reference = train_network(model, data, build_method("none"), recipe, seeds=Seeds.of(_REFERENCE))
+    held = {"old": NetworkReference("old", [reference])}
+    everything = next(iter(Batches(data.test, len(data.test), normalisation=data.normalisation)))
+    features, logits = [], []
+    for member in range(count):
+        network = train_network(
+            model, data, build_method("bct"), recipe, seeds=Seeds.of(seed + member), references=held
+        )
+        with torch.no_grad():
+            found = network.features(everything.x)
+            features.append(found.double().numpy())
+            logits.append(network.head(found).double().numpy())
+    names = tuple(f"seed {seed + member}" for member in range(count))
+    label = np.asarray(data.test.y, np.int64)
+    members = Members(names, tuple(data.test.ids.tolist()), label, np.stack(logits))
+    head = reference.head.weight.detach().double().numpy(), reference.head.bias.detach().double().numpy()
+    return Embedded(members, np.stack(features), head)
 
 
 def _initial(count: int, inputs: int, outputs: int, seed: int) -> tuple["torch.Tensor", "torch.Tensor"]:

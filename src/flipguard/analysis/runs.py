@@ -1,0 +1,101 @@
+"""What the folder of a finished run holds for a figure or a report, read without torch."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from flipguard.predictions import read_predictions
+from flipguard.releases.folder import EARLIER, METRICS, PREDICTIONS, SPEC, Metrics
+from flipguard.releases.yaml_text import parse_yaml
+from flipguard.types import InputError
+
+TEST = "test.parquet"
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """A folder of `flipguard train`: its resolved spec, and its versions whose predictions on the test part are there.
+
+    Versions are in the chain's order, the oldest first.
+    """
+
+    path: Path
+    spec: dict[str, Any]
+    versions: tuple[str, ...]
+
+    def home(self, version: str) -> Path:
+        return self.path / "versions" / version
+
+    def predictions(self, version: str) -> Path:
+        return self.home(version) / PREDICTIONS / TEST
+
+    @property
+    def update(self) -> tuple[Path, Path]:
+        """Predictions of the version before the last, and of the last, on the last one's test part."""
+        if len(self.versions) < 2:
+            raise InputError(
+                f"{self.path} has {len(self.versions)} version with test predictions: an update needs two."
+            )
+        old, new = self.versions[-2:]
+        again = self.home(new) / EARLIER / f"{old}.parquet"
+        return again if again.exists() else self.predictions(old), self.predictions(new)
+
+    @property
+    def chain(self) -> list[Path]:
+        """Predictions of the versions before the update, the oldest first."""
+        return [self.predictions(version) for version in self.versions[:-2]]
+
+    @cached_property
+    def same_test(self) -> bool:
+        """Whether all versions were tested on the same samples; data that grew have others."""
+        files = [*self.chain, *(self.update if len(self.versions) > 1 else ())]
+        return len({read_predictions(file).fingerprint for file in files}) == 1
+
+    def epochs(self, version: str) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl, in order; none for a version that was not trained here."""
+        return Metrics(self.home(version) / METRICS).lines
+
+    def setting(self, key: str) -> float:
+        """The number that a dotted key of the last version has in the spec, such as method.alpha."""
+        value: Any = next(v for v in self.spec["versions"] if v["name"] == self.versions[-1])
+        for word in key.split("."):
+            value = value.get(word) if isinstance(value, dict) else None
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            said = "has no" if value is None else f"has {value!r} as"
+            raise InputError(f"{self.path}: the last version {said} {key}; the figure needs a number.")
+        return float(value)
+
+
+def read_run(path: str | Path) -> FinishedRun:
+    """The run of a folder."""
+    path = Path(path)
+    if not path.is_dir():
+        raise InputError(f"the run folder {path} does not exist.")
+    if not is_run(path):
+        inner = [entry.name for entry in _inner(path)]
+        hint = f"it holds the runs {', '.join(inner)}: name one of them" if inner else f"it has no {SPEC}"
+        raise InputError(f"{path} is no run folder: {hint}.")
+    spec = parse_yaml((path / SPEC).read_text(encoding="utf-8"), str(path / SPEC))
+    listed = spec.get("versions") if isinstance(spec, dict) else None
+    if not isinstance(listed, list) or not all(isinstance(each, dict) and "name" in each for each in listed):
+        raise InputError(f"{path / SPEC} is no run's: it lists no versions.")
+    names = [str(version["name"]) for version in listed]
+    there = tuple(name for name in names if (path / "versions" / name / PREDICTIONS / TEST).is_file())
+    return FinishedRun(path, spec, there)
+
+
+def read_runs(path: str | Path) -> list[FinishedRun]:
+    """The run of a folder, or the runs by several seeds in it."""
+    inner = _inner(Path(path)) if not is_run(path) else []
+    return [read_run(entry) for entry in inner] or [read_run(path)]
+
+
+def is_run(path: str | Path) -> bool:
+    """Whether a path leads to a run folder."""
+    return (Path(path) / SPEC).is_file()
+
+
+def _inner(path: Path) -> Sequence[Path]:
+    return sorted((entry.parent for entry in path.glob(f"*/{SPEC}")), key=lambda entry: (len(entry.name), entry.name))
