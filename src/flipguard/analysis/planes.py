@@ -17,13 +17,14 @@ def logit_arrows(old: Members, new: Members, *, sizes: Sequence[int] = (1, 3), m
     Without two classes the two are taken that old and new confuse most, and only their samples are shown.
     """
     pair, rows = _shown(old, new, most)
-    panels, facts = [], {}
+    panels: list[Panel] = []
+    facts: dict[str, float] = {}
     for size in sizes:
         before, after = (members.dealt(size)[0][rows][:, pair] for members in (old, new))
         label = (old.label[rows] == pair[1]).astype(np.int64)
         right = [logits.argmax(axis=1) == label for logits in (before, after)]
         panels.append(Panel(*_axes("logit of class", pair), _arrows(before, after, *right), f"{size}×", equal=True))
-        facts |= _averages(*(members.dealt(size)[:, rows][:, :, pair] for members in (old, new)), label, size)
+        facts |= _averages([members.dealt(size)[:, rows][:, :, pair] for members in (old, new)], label, size)
     return Plot("logit-arrows", "Two-class logits, old to new", "ELODI Fig. 3a, 3b", tuple(panels), facts)
 
 
@@ -56,6 +57,10 @@ class Embedded:
     features: Logits
     head: tuple[Logits, Logits] | None = None
 
+    def as_members(self) -> Members:
+        """The features in the logits' place, for figures of displacements."""
+        return replace(self.members, logits=self.features)
+
     def judged(self, size: int) -> Logits:
         """(N, C): what the reference's head says of the mean feature of the first `size` members (Eq. 14)."""
         if self.head is None:
@@ -77,7 +82,8 @@ def feature_arrows(old: Embedded, new: Embedded, *, sizes: Sequence[int] = (1, 3
             f"the plane needs features of 2 numbers, these have {old.features.shape[2]} and {new.features.shape[2]}: "
             "train networks with feature_width=2."
         )
-    panels, facts = [], {}
+    panels: list[Panel] = []
+    facts: dict[str, float] = {}
     label = old.members.label
     for size in sizes:
         logits = [side.members.dealt(size)[0] for side in (old, new)]
@@ -86,7 +92,7 @@ def feature_arrows(old: Embedded, new: Embedded, *, sizes: Sequence[int] = (1, 3
         rows = _spaced(len(label), most)
         drawn = _arrows(*(plane[rows] for plane in planes), *(each[rows] for each in right))
         panels.append(Panel("feature 0", "feature 1", drawn, f"{size}×", equal=True))
-        facts |= _averages(*(side.members.dealt(size) for side in (old, new)), label, size)
+        facts |= _averages([side.members.dealt(size) for side in (old, new)], label, size)
         facts[f"mean displacement, {size}×"] = float(np.linalg.norm(planes[1] - planes[0], axis=1).mean())
         if new.head is not None:
             agree = [logits[1].argmax(axis=1) == new.judged(size).argmax(axis=1)]
@@ -128,8 +134,9 @@ def _two_classes(old: Members, new: Members) -> tuple[int, int]:
     return int(pair[0]), int(pair[1])
 
 
-def _averages(before: Logits, after: Logits, label: npt.NDArray[np.int64], size: int) -> dict[str, float]:
+def _averages(sides: Sequence[Logits], label: npt.NDArray[np.int64], size: int) -> dict[str, float]:
     """(K, N, C) twice: flips and displacement, on average over disjoint pairs of ensembles, not only those drawn."""
+    before, after = sides
     pairs = min(len(before), len(after))
     was, now = (logits[:pairs].argmax(axis=2) == label for logits in (before, after))
     return {

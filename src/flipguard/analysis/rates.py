@@ -6,16 +6,12 @@ from typing import Any
 
 from flipguard.analysis.plots import Panel, Plot, Series, floats
 from flipguard.comparison.chain import matrix
-from flipguard.comparison.result import Comparison, Figure
+from flipguard.comparison.result import Figure
 from flipguard.comparison.run import compare
 from flipguard.types import InputError
 
 Pairs = Sequence[tuple[Any, Any]]
 """Predictions of an old and of a new model, for each of the pairs."""
-
-
-def _title(comparison: Comparison) -> str:
-    return " ".join(filter(None, (comparison.new.model, comparison.new.version))) or comparison.new.name
 
 
 def _known(figure: Figure | None) -> Figure:
@@ -55,9 +51,8 @@ def error_against_flips(updates: Mapping[str, Pairs]) -> Plot:
     for name, pairs in updates.items():
         found = [compare(old, new, by=()) for old, new in pairs]
         error = fmean(float(_known(c.error_rate_new)) for c in found)
-        title = name or _title(found[0])
-        points.append(_mean(title, [error], [[c.negative_flip_rate for c in found]], kind="points"))
-        facts |= {f"NFR of {title}": points[-1].y[0], f"error of {title}": error}
+        points.append(_mean(name, [error], [[c.negative_flip_rate for c in found]], kind="points"))
+        facts |= {f"NFR of {name}": points[-1].y[0], f"error of {name}": error}
     return Plot(
         "error-against-flips",
         "Error against negative flips",

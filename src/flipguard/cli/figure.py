@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flipguard.cli import options as o
+from flipguard.cli.demo import with_torch
+from flipguard.cli.figure_sources import Sources
 from flipguard.cli.outputs import check_outputs, say
 from flipguard.types import InputError
 
@@ -15,11 +17,13 @@ if TYPE_CHECKING:
 
 EPILOG = """Examples:
 
+  flipguard figure epochs runs/plain runs/focal --out f.svg
+
   flipguard figure error-against-flips --old old.parquet --new plain.parquet focal.parquet elodi.parquet --out f.svg
 
   flipguard figure ensemble-size --old small_*.parquet --new large_*.parquet --sizes 1 2 4 8 --out f.svg
 
-  flipguard figure against-parameter --old old.parquet --new a.parquet b.parquet --values 0.2 0.8 --out f.json
+  flipguard figure against-parameter runs/alpha_* --key method.alpha --out f.json
 
   flipguard figure two-class --out f.svg"""
 
@@ -27,39 +31,58 @@ EPILOG = """Examples:
 def figure(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Which figure; an unknown name lists them all.")],
     out: Annotated[str, typer.Option(help="A .svg, .png or .pdf picture, or .json data.", metavar="FILE")],
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[RUN]…", help="Run folders: the last version is new, the one before old."),
+    ] = None,
     old: Annotated[
         list[str] | None, typer.Option(help="Predictions of the old model or members.", metavar="FILE…")
     ] = None,
     new: Annotated[
         list[str] | None, typer.Option(help="Predictions of the new models or members.", metavar="FILE…")
     ] = None,
+    treated: Annotated[
+        list[str] | None,
+        typer.Option(help="For uncertainty-of-flips: new models of a second training.", metavar="FILE…"),
+    ] = None,
     outside: Annotated[
         list[str] | None, typer.Option(help="For entropy: predictions on foreign samples.", metavar="FILE…")
     ] = None,
     values: Annotated[
-        list[float] | None, typer.Option(help="For against-parameter: one per NEW.", metavar="NUMBER…")
+        list[float] | None,
+        typer.Option(help="One per NEW: what sets them apart; equal for runs of one setting.", metavar="NUMBER…"),
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option(help="What sets runs apart: a dotted key of the spec's versions.", metavar="KEY")
     ] = None,
     sizes: Annotated[
         list[int] | None, typer.Option(help="Members of the ensembles to draw.", metavar="NUMBER…")
     ] = None,
-    sample: Annotated[str | None, typer.Option(help="For displacements: the id of the sample.", metavar="ID")] = None,
+    sample: Annotated[
+        list[str] | None, typer.Option(help="For displacements: ids, a panel each.", metavar="ID…")
+    ] = None,
     column: Annotated[
         str | None, typer.Option(help="Use these numbers per row, such as features, for logits.", metavar="COLUMN")
     ] = None,
+    apart: Annotated[
+        bool, typer.Option("--apart", help="For entropy, confidence: each NEW is a model, not a member of one.")
+    ] = False,
     same: Annotated[
         bool, typer.Option("--same", help="OLD and NEW are of one architecture: their means agree.")
     ] = False,
     debug: o.Debug = False,
 ) -> int:
-    """Draw one of the papers' figures from prediction files.
+    """Draw one of the papers' figures from prediction files or run folders.
 
     Exit status: 0 written, 2 bad input.
     """
-    given = dict(locals())
+    given = {key: value for key, value in locals().items() if key not in ("name", "out", "debug")}
     if name not in FIGURES:
         raise InputError(f"there is no figure '{name}'; there are {', '.join(FIGURES)}.")
-    check_outputs({"--out": out}, [*(old or ()), *(new or ()), *(outside or ())])
-    plot = FIGURES[name](given)
+    told: dict[str, Any] = {option: value for option, value in given.items() if value is not None}
+    sources = Sources(name, **told)
+    check_outputs({"--out": out}, [str(file) for file in sources.files()])
+    plot = FIGURES[name](sources)
     if out.lower().endswith(".json"):
         from flipguard.reports.write import write_text
 
@@ -72,123 +95,185 @@ def figure(
     return 0
 
 
-def _needed(given: dict[str, Any], *options: str) -> None:
-    for option in options:
-        if not given[option]:
-            raise InputError(f"the figure {given['name']} needs --{option}.")
-
-
-def _sizes(given: dict[str, Any]) -> dict[str, Any]:
-    return {"sizes": tuple(given["sizes"])} if given["sizes"] else {}
-
-
-def _members(given: dict[str, Any]) -> tuple[Any, Any]:
-    from flipguard.analysis.members import read_members
-
-    _needed(given, "old", "new")
-    old = read_members(given["old"], column=given["column"])
-    return old, read_members(given["new"], like=old, column=given["column"])
-
-
-def _sample(given: dict[str, Any], members: Any) -> dict[str, Any]:
-    if given["sample"] is None:
-        return {}
-    ids = [str(id_) for id_ in members.ids]
-    if given["sample"] not in ids:
-        raise InputError(f"--sample {given['sample']}: no such id; the first is {ids[0]}.")
-    return {"sample": ids.index(given["sample"])}
-
-
-def _error_against_flips(given: dict[str, Any]) -> "Plot":
+def _error_against_flips(sources: Sources) -> "Plot":
     from flipguard.analysis.rates import error_against_flips
 
-    _needed(given, "old", "new")
-    return error_against_flips(_one(given["old"]), given["new"])
+    return error_against_flips(sources.updates())
 
 
-def _one(files: list[str]) -> str:
-    if len(files) != 1:
-        raise InputError(f"the figure takes one --old, {len(files)} came.")
-    return files[0]
-
-
-def _gain_against_flips(given: dict[str, Any]) -> "Plot":
+def _gain_against_flips(sources: Sources) -> "Plot":
     from flipguard.analysis.rates import gain_against_flips
 
-    _needed(given, "new")
-    return gain_against_flips(given["new"])
+    if not sources.runs:
+        sources.needed("new")
+        return gain_against_flips(sources.new)
+    runs = [run for group in sources.groups().values() for run in group]
+    return gain_against_flips([run.predictions(version) for run in runs for version in run.versions])
 
 
-def _against_parameter(given: dict[str, Any]) -> "Plot":
+def _against_parameter(sources: Sources) -> "Plot":
     from flipguard.analysis.rates import against_parameter
 
-    _needed(given, "old", "new", "values")
-    if len(given["values"]) != len(given["new"]) or len(set(given["values"])) < len(given["new"]):
-        raise InputError(f"each of the {len(given['new'])} --new needs a value of its own: {given['values']} came.")
-    return against_parameter(_one(given["old"]), dict(zip(given["values"], given["new"], strict=True)))
+    return against_parameter(sources.valued(), name=sources.key or "parameter")
 
 
-def _of_members(module: str, function: str, *, sized: bool = True) -> Callable[[dict[str, Any]], "Plot"]:
-    def run(given: dict[str, Any]) -> "Plot":
-        import importlib
+def _epochs(sources: Sources) -> "Plot":
+    from flipguard.analysis.epochs import flips_over_epochs
 
-        old, new = _members(given)
-        further = _sizes(given) if sized else {}
-        if module == "displacement":
-            further |= _sample(given, old)
-        if function == "displacement_norms":
-            further["centred"] = given["same"]
-        plot: Plot = getattr(importlib.import_module(f"flipguard.analysis.{module}"), function)(old, new, **further)
-        return plot
-
-    return run
+    if not sources.runs:
+        raise InputError("the figure epochs needs run folders: flipguard figure epochs RUN… --out FILE.")
+    return flips_over_epochs(sources.groups())
 
 
-def _entropy(given: dict[str, Any]) -> "Plot":
-    from flipguard.analysis.confidence import entropy_in_and_out
+def _ensemble_size(sources: Sources) -> "Plot":
+    from flipguard.analysis.ensembles import ensemble_size
+
+    return ensemble_size({"": sources.members()}, **sources.chosen_sizes())
+
+
+def _uncertainty(sources: Sources) -> "Plot":
+    from flipguard.analysis.ensembles import uncertainty_of_flips
     from flipguard.analysis.members import read_members
 
-    _needed(given, "new")
-    inside = read_members(given["new"])
-    outside = {"model": read_members(given["outside"])} if given["outside"] else {}
-    return entropy_in_and_out({"model": inside}, outside)
+    old, new = sources.members()
+    treated = read_members(sources.treated, like=old) if sources.treated else None
+    return uncertainty_of_flips(old, new, treated=treated)
 
 
-def _confidence(given: dict[str, Any]) -> "Plot":
+def _ranks(sources: Sources) -> "Plot":
+    from flipguard.analysis.ensembles import wrong_class_ranks
+
+    return wrong_class_ranks(*sources.members(), **sources.chosen_sizes())
+
+
+def _logit_arrows(sources: Sources) -> "Plot":
+    from flipguard.analysis.planes import logit_arrows
+
+    return logit_arrows(*sources.members(), **sources.chosen_sizes())
+
+
+def _logit_members(sources: Sources) -> "Plot":
+    from flipguard.analysis.planes import logit_members
+
+    old, new = sources.members()
+    return logit_members(old, new, size=sources.sizes[0] if sources.sizes else 3)
+
+
+def _feature_arrows(sources: Sources) -> "Plot":
+    from flipguard.analysis.planes import feature_arrows
+
+    return feature_arrows(*sources.embedded(), **sources.chosen_sizes())
+
+
+def _norms(sources: Sources) -> "Plot":
+    from flipguard.analysis.displacement import displacement_norms
+
+    old, new = sources.members()
+    chosen = {**sources.chosen_sizes(), **sources.chosen_samples(old)}
+    return displacement_norms(old, new, centred=sources.same, of=_of(sources), **chosen)
+
+
+def _cloud(sources: Sources) -> "Plot":
+    from flipguard.analysis.displacement import displacement_cloud
+
+    old, new = sources.members()
+    return displacement_cloud(old, new, of=_of(sources), **sources.chosen_sizes(), **sources.chosen_samples(old))
+
+
+def _of(sources: Sources) -> str:
+    return "logit" if sources.column is None else sources.column.removesuffix("s")
+
+
+def _entropy(sources: Sources) -> "Plot":
+    from flipguard.analysis.confidence import entropy_in_and_out
+
+    return entropy_in_and_out(*sources.models())
+
+
+def _confidence(sources: Sources) -> "Plot":
     from flipguard.analysis.confidence import prediction_confidence
 
-    old, new = _members(given)
+    if sources.runs or sources.apart:
+        return prediction_confidence(sources.models()[0])
+    old, new = sources.members()
     return prediction_confidence({"old": old, "new": new})
 
 
-def _losses(given: dict[str, Any]) -> "Plot":
+def _churn(sources: Sources) -> "Plot":
+    from flipguard.analysis.churn import churn_against_coefficient
+
+    return churn_against_coefficient(sources.sweeps())
+
+
+def _trade_off(sources: Sources) -> "Plot":
+    from flipguard.analysis.churn import accuracy_against_churn
+
+    return accuracy_against_churn(sources.sweeps())
+
+
+def _losses(sources: Sources) -> "Plot":
+    with_torch("torch", "the losses", "train")
     from flipguard.analysis.confidence import regularised_losses
 
     return regularised_losses()
 
 
-def _two_class(given: dict[str, Any]) -> "Plot":
-    from flipguard.cli.demo import with_torch
-
-    train = with_torch("flipguard.analysis.trained", "the two-class example", "train").digit_members
-    arrows = with_torch("flipguard.analysis.ensembles", "the two-class example", "train").logit_arrows
-    old, new = (train(12, width=8, digits=(3, 8), rows=20, seed=seed) for seed in (0, 1000))
-    plot: Plot = arrows(old, new, **_sizes(given))
+def _line(sources: Sources) -> "Plot":
+    room: Any = with_torch("flipguard.analysis.released", "the line between networks", "train")
+    if not sources.runs:
+        raise InputError("the figure line needs run folders: flipguard figure line RUN… --out FILE.")
+    plot: Plot = room.line_of_runs({name: group[0] for name, group in sources.groups().items()})
     return plot
 
 
-FIGURES: dict[str, Callable[[dict[str, Any]], "Plot"]] = {
+def _two_class(sources: Sources) -> "Plot":
+    train = with_torch("flipguard.analysis.trained", "the two-class example", "train").digit_members
+    from flipguard.analysis.planes import logit_arrows, logit_members
+
+    old, new = (train(12, width=8, digits=(3, 8), rows=20, seed=seed) for seed in (0, 1000))
+    arrows, around = logit_arrows(old, new, **sources.chosen_sizes()), logit_members(old, new)
+    return joined("two-class", "Two-class logits, old to new", "ELODI Fig. 3a–c", [arrows, around])
+
+
+def _three_class(sources: Sources) -> "Plot":
+    train = with_torch("flipguard.analysis.trained", "the three-class example", "train").digit_embeddings
+    from flipguard.analysis.displacement import displacement_cloud
+    from flipguard.analysis.planes import feature_arrows
+
+    chosen: dict[str, Any] = {"digits": ("3", "5", "8"), "per_class": 20, "epochs": 60}
+    old, new = (train(12, seed=seed, **chosen) for seed in (0, 1000))
+    cloud = displacement_cloud(old.as_members(), new.as_members(), of="feature")
+    plots = [feature_arrows(old, new, **sources.chosen_sizes()), cloud]
+    return joined("three-class", "Two-dimensional features of three classes, old to new", "ELODI Fig. 11", plots)
+
+
+def joined(name: str, title: str, source: str, plots: "list[Plot]") -> "Plot":
+    """Several plots' panels as one figure."""
+    from flipguard.analysis.plots import Plot
+
+    facts = {fact: value for plot in plots for fact, value in plot.facts.items()}
+    return Plot(name, title, source, tuple(panel for plot in plots for panel in plot.panels), facts)
+
+
+FIGURES: dict[str, Callable[[Sources], "Plot"]] = {
     "error-against-flips": _error_against_flips,
     "gain-against-flips": _gain_against_flips,
     "against-parameter": _against_parameter,
-    "ensemble-size": _of_members("ensembles", "ensemble_size"),
-    "wrong-class-ranks": _of_members("ensembles", "wrong_class_ranks"),
-    "uncertainty-of-flips": _of_members("ensembles", "uncertainty_of_flips", sized=False),
-    "logit-arrows": _of_members("ensembles", "logit_arrows"),
-    "displacement-norms": _of_members("displacement", "displacement_norms"),
-    "displacement-cloud": _of_members("displacement", "displacement_cloud"),
+    "epochs": _epochs,
+    "ensemble-size": _ensemble_size,
+    "wrong-class-ranks": _ranks,
+    "uncertainty-of-flips": _uncertainty,
+    "logit-arrows": _logit_arrows,
+    "logit-members": _logit_members,
+    "feature-arrows": _feature_arrows,
+    "displacement-norms": _norms,
+    "displacement-cloud": _cloud,
     "entropy": _entropy,
     "confidence": _confidence,
+    "churn": _churn,
+    "churn-trade-off": _trade_off,
     "losses": _losses,
+    "line": _line,
     "two-class": _two_class,
+    "three-class": _three_class,
 }

@@ -1,4 +1,4 @@
-"""`flipguard report OLD NEW`."""
+"""`flipguard report OLD NEW`, or `flipguard report RUN`."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -10,10 +10,13 @@ from flipguard.cli import options as o
 from flipguard.cli.compare import comparison_options, noted
 from flipguard.cli.outputs import check_outputs, say
 from flipguard.cli.shell import command_line
+from flipguard.types import InputError
 
 EPILOG = """Examples:
 
   flipguard report old.parquet new.parquet --out report.html
+
+  flipguard report runs/digits_chain --data digits
 
   flipguard report old.parquet new.parquet --images photos/ --noise copy1.parquet copy2.parquet
 
@@ -31,8 +34,12 @@ def _look(flag: str, help: str, metavar: str) -> typer.models.OptionInfo:
 
 
 def report(
-    old: Annotated[str, typer.Argument(metavar="OLD", help="What the model in use said: a prediction file.")],
-    new: Annotated[str, typer.Argument(metavar="NEW", help="What the model to release said of the same samples.")],
+    old: Annotated[
+        str, typer.Argument(metavar="OLD|RUN", help="What the model in use said: a prediction file. Or a run folder.")
+    ],
+    new: Annotated[
+        str | None, typer.Argument(metavar="[NEW]", help="What the model to release said of the same samples.")
+    ] = None,
     out: Annotated[str, typer.Option(help="The page to write.", metavar="FILE")] = "report.html",
     debug: o.Debug = False,
     images: Annotated[str | None, _look("--images", "Show thumbnails: a folder with a file per id.", "DIR")] = None,
@@ -77,21 +84,56 @@ def report(
 
     The page is one file: it works from disk, without a network, on a phone and on paper.
 
+    Of a run folder the last version is compared with the one before; those before it are the chain.
+
     Exit status: 0 written, 2 bad input. What the gate says stands on the page; `compare` turns it into an exit status.
     """
-    given = dict(locals())
+    given = _sides(dict(locals()))
     several = ("noise", "calibrate_on", "candidates", "chain")
-    sources = [old, new, *(file for name in several for file in given[name] or ())]
+    sources = [str(given["old"]), str(given["new"]), *(str(file) for name in several for file in given[name] or ())]
     sources += [file for file in (class_map, config) if file]
     sources += [labels] if labels not in (None, "old", "new", "agree") else []
     check_outputs({"--out": out}, sources)
     options, notes = comparison_options(given)
+    options["gate"] = _gate(given["gate"], options["gate"], notes)
     text, negative_flips = _page(given, options, notes)
     from flipguard.reports.write import write_text
 
     write_text(Path(out), text)
     say(f"{out}: {negative_flips:,} negative flips, {len(text.encode()) / 1e6:.1f} MB\n")
     return 0
+
+
+def _sides(given: dict[str, Any]) -> dict[str, Any]:
+    """The options with both sides as files; those of a run folder come from its versions, as does its gate."""
+    from flipguard.analysis.runs import is_run, read_run
+
+    old, new = given["old"], given["new"]
+    if new is None and not Path(old).is_dir():
+        raise InputError(f"{old} is no run folder: give OLD and NEW, two prediction files, or a run folder alone.")
+    if new is not None and is_run(old):
+        raise InputError(
+            f"the run folder {old} stands for both sides, and {new} came as NEW: give the run alone, and each value of "
+            "an option with a flag of its own."
+        )
+    if new is not None:
+        return {**given, "gate": None}
+    run = read_run(old)
+    before, after = run.update
+    found = {"old": before, "new": after, "chain": given["chain"] or run.chain, "gate": run.spec.get("gate")}
+    if not run.same_test:
+        found["on_missing"] = given["on_missing"] or "drop"
+    return {**given, **found}
+
+
+def _gate(run: dict[str, Any] | None, asked: Any, notes: list[str]) -> Any:
+    """What was asked for here, else what the run's spec asks for."""
+    from flipguard.comparison.gate import GateSettings
+
+    if not run or asked.model_dump(exclude_defaults=True):
+        return asked
+    notes.append("gate from the run's spec.")
+    return GateSettings.model_validate(run)
 
 
 def _page(given: dict[str, Any], options: dict[str, Any], notes: list[str]) -> tuple[str, int]:

@@ -74,7 +74,8 @@ class SeveralValues(TyperCommand):
 
     def repeat_flags(self, args: Sequence[str]) -> list[str]:
         options = {name: p for p in self.params if p.param_type_name == "option" for name in p.opts}
-        missing = sum(p.param_type_name == "argument" for p in self.params)
+        # An argument that takes any number of words takes those before the first flag.
+        missing = sum(p.param_type_name == "argument" and p.nargs != -1 for p in self.params)
         spread: list[str] = []
         flag, takes_value = None, False
         for place, word in enumerate(args):
