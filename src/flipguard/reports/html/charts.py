@@ -101,7 +101,10 @@ def confusion(flips: pa.Table, shown: Sequence[str]) -> Chart:
         # One order for both, so that the diagonal means the same everywhere.
         columns = [*(name for name in rows if name in columns), *(name for name in columns if name not in rows)]
     z = [[pairs.get((row, column), 0) for column in columns] for row in rows]
-    drawn = sum(map(sum, z))
+    drawn, top = sum(map(sum, z)), max(map(max, z))
+    # Flips are counted: a scale that ends at 1 has no use for tenths.
+    counted = {"dtick": 1} if top < 6 else {}
+    slanted = -45 if max(map(len, columns)) > 3 else 0
     ordered = sorted(pairs.items(), key=lambda item: (-item[1], item[0]))[:MOST_CLASSES]
     left_out = "" if drawn == total else f" {drawn:,} of {total:,} flips lie between these classes."
     (first, second), most = ordered[0]
@@ -113,11 +116,11 @@ def confusion(flips: pa.Table, shown: Sequence[str]) -> Chart:
         "customdata": [[[code.get(row, -1), code.get(column, -1)] for column in columns] for row in rows],
         "colorscale": [[0, "--page"], [1, "--harm"]],
         "zmin": 0,
-        "zmax": max(map(max, z)),
+        "zmax": top,
         "xgap": 1,
         "ygap": 1,
         "hovertemplate": "%{y} → %{x}: %{z} flips<extra></extra>",
-        "colorbar": {"title": {"text": "flips"}, "thickness": 10, "outlinewidth": 0},
+        "colorbar": {"title": {"text": "flips"}, "thickness": 10, "outlinewidth": 0, **counted},
     }
     return Chart(
         "confusion",
@@ -130,7 +133,7 @@ def confusion(flips: pa.Table, shown: Sequence[str]) -> Chart:
         {
             "data": [trace],
             "layout": {
-                "xaxis": axis("new model says", type="category", tickangle=-45, showgrid=False),
+                "xaxis": axis("new model says", type="category", tickangle=slanted, showgrid=False),
                 "yaxis": axis("label, old model right", type="category", autorange="reversed", showgrid=False),
             },
         },

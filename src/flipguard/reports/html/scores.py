@@ -1,6 +1,7 @@
 """The pictures that need scores: confidence, calibration, displacement, rank."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -153,11 +154,20 @@ def displacement(detail: Detail) -> Chart:
         {
             "data": traces,
             "layout": {
-                "xaxis": axis("logit displacement", type="log", dtick="D2"),
+                "xaxis": axis("logit displacement", type="log", **_log_ticks(edges)),
                 "yaxis": share_axis("share of the kind"),
             },
         },
     )
+
+
+def _log_ticks(edges: Sequence[float]) -> Spec:
+    """1, 2 and 5 times the powers of ten, written out: plotly would shorten 0.5 to 5; over many decades, the powers."""
+    low, high = (math.floor(math.log10(max(end, 1e-300))) for end in (edges[0], edges[-1]))
+    steps = (1, 2, 5) if high - low < 4 else (1,)
+    values = [step * 10.0**power for power in range(low, high + 1) for step in steps]
+    inside = [value for value in values if edges[0] <= value <= edges[-1]]
+    return {"tickvals": inside, "ticktext": [f"{value:g}" for value in inside]}
 
 
 def _coarse(counts: Any) -> tuple[Any, Any]:
