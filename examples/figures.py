@@ -75,17 +75,19 @@ def as_members(networks: Sequence[nn.Module], source: DataSet | None = None) -> 
 
 @cache
 def runs(name: str, method: str, seeds: tuple[int, ...] = SEEDS, **options: Any) -> list[FinishedRun]:
-    """Run folders of `flipguard train`, one for each seed: 16 hidden units are replaced by 64."""
+    """Run folders of `flipguard train`, one for each seed: 32 hidden units are replaced by 128."""
     folder = Path(HOME.name) / name
+    if method == "elodi":
+        options["difference"] = {"reduction": "sum"}
     ensemble = {"ensemble": {"members": options.pop("members")}} if "members" in options else {}
     spec = {
-        "data": {"name": "digits", "test_size": 0.6, "per_class": 40},
+        "data": {"name": "digits", "test_size": 0.6, "per_class": 40, "augment": {"crop_padding": 1, "flip": False}},
         "versions": [
-            {"name": "v0", "model": {"name": "mlp", "hidden": [16]}},
-            {"name": "v1", "model": {"name": "mlp", "hidden": [64]}},
+            {"name": "v0", "model": {"name": "mlp", "hidden": [32]}},
+            {"name": "v1", "model": {"name": "mlp", "hidden": [128]}},
         ],
         "method": {"name": method, **options, **ensemble},
-        "train": {"epochs": 20, "batch_size": 50, "learning_rate": 0.1, "clip_norm": 5.0, "device": "cpu"},
+        "train": {"epochs": 40, "batch_size": 50, "learning_rate": 0.1, "clip_norm": 5.0, "device": "cpu"},
         "members": f"{HOME.name}/members",
         "seed": list(seeds),
     }
@@ -261,7 +263,12 @@ def line() -> Plot:
 
 
 def diversity() -> Plot:
-    kinds = {"none": None, "ConfODS": "conf_ods", "TDiv - SDiv": "tdiv_sdiv"}
+    size = 8 / 255
+    kinds = {
+        "none": None,
+        "ConfODS": {"kind": "conf_ods", "size": size},
+        "TDiv - SDiv": {"kind": "tdiv_sdiv", "size": size},
+    }
     found = {name: student("latent_be", data(), 2, teachers(2), perturbation=kind)[1] for name, kind in kinds.items()}
     return diversity_over_training(found)
 

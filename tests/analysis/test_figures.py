@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from flipguard import InputError, Predictions
+from flipguard.analysis.churn import accuracy_against_churn, churn_against_coefficient, swept
 from flipguard.analysis.confidence import entropy_in_and_out, prediction_confidence, regularised_losses
 from flipguard.analysis.draw import draw
 from flipguard.analysis.members import Members, read_members
@@ -67,38 +68,62 @@ def test_members_that_do_not_fit_are_an_error() -> None:
 
 def test_error_against_flips_holds_each_candidate() -> None:
     old, new = member(1), [member(2), member(3, 4.0)]
-    plot = error_against_flips(old, new)
+    plot = error_against_flips({"weak": [(old, new[0])], "strong": [(old, new[1])], "both": [(old, n) for n in new]})
     label = np.arange(N) % C
-    for series, candidate in zip(plot.panels[0].series, new, strict=True):
+    points = []
+    for series, candidate in zip(plot.panels[0].series, new, strict=False):
         right = [said(p) == label for p in (old, candidate)]
-        assert series.x == ((~right[1]).mean(),)
-        assert series.y == ((right[0] & ~right[1]).mean(),)
+        points.append(((~right[1]).mean(), (right[0] & ~right[1]).mean()))
+        assert (series.x, series.y) == tuple((value,) for value in points[-1])
         assert series.low is not None
         assert series.low[0] <= series.y[0]
+    both = plot.panels[0].series[2]
+    assert (both.x[0], both.y[0]) == pytest.approx(tuple(np.mean(points, axis=0)))
+    assert (both.low, both.high) == ((min(p[1] for p in points),), (max(p[1] for p in points),))
 
 
-def test_gain_against_flips_holds_every_update_that_does_not_err_more() -> None:
+def test_gain_against_flips_holds_every_update() -> None:
     zoo = [member(i, 1.0 + i / 2) for i in range(1, 5)]
     label = np.arange(N) % C
     right = [said(p) == label for p in zoo]
-    expected = sorted(
-        (b.mean() - a.mean(), (a & ~b).mean()) for a in right for b in right if a is not b and b.mean() >= a.mean()
-    )
-    (series,) = gain_against_flips(zoo).panels[0].series
-    assert np.allclose(sorted(zip(series.x, series.y, strict=True)), expected)
+    gains, rates, updates = (panel.series[0] for panel in gain_against_flips(zoo).panels)
+    cells = [(int(y), int(x)) for x, y in zip(gains.x, gains.y, strict=True)]
+    assert sorted(cells) == [(i, j) for i in range(4) for j in range(4) if i != j]
+    assert gains.z == pytest.approx([right[j].mean() - right[i].mean() for i, j in cells])
+    assert rates.z == pytest.approx([(right[i] & ~right[j]).mean() for i, j in cells])
+    gain = dict(zip(cells, zip(gains.z or (), rates.z or (), strict=True), strict=True))
+    expected = sorted(values for values in gain.values() if values[0] >= 0)
+    assert np.allclose(sorted(zip(updates.x, updates.y, strict=True)), expected)
 
 
 def test_against_parameter_is_in_the_parameters_order() -> None:
-    plot = against_parameter(member(1), {3.0: member(2), 0.5: member(3)}, name="α")
-    assert [panel.y for panel in plot.panels] == [
-        "error of the new model",
-        "negative flip rate",
-        "churn",
-        "entropy",
-        "churn",
-    ]
+    plot = against_parameter({3.0: [(member(1), member(2))], 0.5: [(member(1), member(3))]}, name="α")
+    titles = [panel.y for panel in plot.panels]
+    assert titles == ["error", "negative flip rate", "churn", "entropy of the new model", "accuracy"]
     assert plot.panels[2].series[0].x == (0.5, 3.0)
     assert plot.panels[2].series[0].y[0] == (said(member(1)) != said(member(3))).mean()
+
+
+def test_churn_is_between_the_runs_of_one_setting() -> None:
+    runs = [member(seed) for seed in (1, 2, 3, 4, 5)]
+    members = read_members(runs)
+    sweep = swept(members, (0.2, 0.1, 0.2, 0.1, 0.2))
+    assert {value: found.logits.shape[0] for value, found in sweep.items()} == {0.2: 3, 0.1: 2}
+    entropy, accuracy, churn = churn_against_coefficient({"α": sweep}).panels
+    assert churn.series[0].x == (0.1, 0.2)
+    answers = [said(run) for run in runs]
+    pairs = [(answers[i] != answers[j]).mean() for i, j in ((0, 2), (0, 4), (2, 4))]
+    assert churn.series[0].y[1] == pytest.approx(np.mean(pairs))
+    assert (churn.series[0].low or ())[1] == min(pairs)
+    right = [(answers[i] == np.arange(N) % C).mean() for i in (1, 3)]
+    assert accuracy.series[0].y[0] == pytest.approx(np.mean(right))
+    assert 0 < entropy.series[0].y[0] < np.log(C)
+    (trade,) = accuracy_against_churn({"α": sweep}).panels[0].series
+    assert (trade.x, trade.y) == (churn.series[0].y, accuracy.series[0].y)
+    with pytest.raises(InputError, match="at least two"):
+        churn_against_coefficient({"α": swept(read_members(runs[:1]), (0.1,))})
+    with pytest.raises(InputError, match="5 runs needs a value, 1 came"):
+        swept(members, (0.1,))
 
 
 def test_entropy_and_confidence_are_those_of_each_model() -> None:
@@ -107,6 +132,7 @@ def test_entropy_and_confidence_are_those_of_each_model() -> None:
     facts = entropy_in_and_out({"net": sure}, {"net": flat}).facts
     assert facts["mean, net, out"] == pytest.approx(np.log(C))
     assert facts["mean, net, in"] == pytest.approx(0, abs=1e-9)
+    assert facts["AUROC, net"] == 1
     assert prediction_confidence({"flat": flat, "sure": sure}).facts == pytest.approx(
         {"mean, flat": 0, "mean, sure": 1}
     )
@@ -117,7 +143,7 @@ def test_the_regularised_loss_at_known_points() -> None:
     plain, half = plot.panels[0].series
     place = int(np.argmin(np.abs(np.array(plain.x) - 0.5)))
     p = plain.x[place]
-    assert plain.y[place] == pytest.approx(-np.log(p))
+    assert plain.y[place] == pytest.approx(-np.log(p), rel=1e-5)
     assert half.y[place] == pytest.approx(-0.5 * np.log(p) - 0.5 * (p * np.log(p) + (1 - p) * np.log(1 - p)))
     (scaled,) = plot.panels[2].series
     assert scaled.y[0] == pytest.approx(np.log(1 + np.exp(3.0)))
@@ -125,12 +151,24 @@ def test_the_regularised_loss_at_known_points() -> None:
 
 @pytest.mark.parametrize("ending", ["svg", "png", "pdf"])
 def test_a_picture_is_drawn_whole_and_twice_the_same(tmp_path: Path, ending: str) -> None:
-    plot = error_against_flips(member(1), [member(2), member(3)])
+    plot = error_against_flips({str(seed): [(member(1), member(seed))] for seed in (2, 3)})
     for name in ("a", "b"):
         draw(plot, tmp_path / f"{name}.{ending}")
     first, second = ((tmp_path / f"{name}.{ending}").read_bytes() for name in ("a", "b"))
     assert len(first) > 2000
     assert first == second
+
+
+def test_tables_and_empty_places_are_drawn(tmp_path: Path) -> None:
+    draw(gain_against_flips([member(1), member(2)]), tmp_path / "zoo.svg")
+    draw(against_parameter({x: [(member(1), member(2))] for x in (1.0, 2.0)}), tmp_path / "five.svg")
+    for name, panels in (("zoo", 3), ("five", 5)):
+        text = (tmp_path / f"{name}.svg").read_text()
+        assert ">negative flip rate<" in text or ">negative flip rate, %<" in text
+        # A place without a panel has no background, which is each panel's second patch after the figure's own.
+        drawn = ET.fromstring(text).iter("{http://www.w3.org/2000/svg}g")
+        axes = [g for g in drawn if (g.get("id") or "").startswith("axes_")]
+        assert sum(any((part.get("id") or "").startswith("patch_") for part in g) for g in axes) == panels
 
 
 def test_an_unknown_ending_is_an_error(tmp_path: Path) -> None:

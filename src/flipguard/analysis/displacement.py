@@ -12,6 +12,7 @@ from flipguard.types import InputError
 Floats = npt.NDArray[np.float64]
 _SIMULATED = 4000
 _BINS = 30
+_SHOWN = 120
 
 
 def drawn_norms(old: Floats, new: Floats, size: int, draws: int, seed: int = 0) -> Floats:
@@ -148,7 +149,7 @@ def displacement_cloud(
                 for half in (first, second)
             ]
             moved = (picks[1] - picks[0])[:, pair]
-            series.append(Series(f"{size}×", floats(moved[:, 0]), floats(moved[:, 1]), "points"))
+            series.append(Series(f"{size}×", floats(moved[:_SHOWN, 0]), floats(moved[:_SHOWN, 1]), "points"))
             fact = f"spread, {size}×" if len(samples) == 1 else f"spread, {size}×, {name}"
             facts[fact] = float(moved.std(axis=0).mean())
         axis = "class" if of == "logit" else of

@@ -28,13 +28,13 @@ def draw(plot: Plot, path: str | Path) -> None:
     rows = -(-len(plot.panels) // columns)
     figure = figures.Figure(figsize=(4.2 * columns, 3.3 * rows + 0.3), layout="constrained")
     places = figure.subplots(rows, columns, squeeze=False).flat
-    for axes, panel in zip(places, plot.panels, strict=False):
+    for panel, axes in zip(plot.panels, places, strict=False):
         _panel(axes, panel)
     for empty in places:
         empty.set_axis_off()
     figure.suptitle(plot.title, fontsize=11, parse_math=False)
-    # A picture of the same data has the same bytes: no date, no random ids.
-    still = importlib.import_module("matplotlib").rc_context({"svg.hashsalt": plot.name})
+    # A picture of the same data has the same bytes: no date, no random ids. Text stays text, small and searchable.
+    still = importlib.import_module("matplotlib").rc_context({"svg.hashsalt": plot.name, "svg.fonttype": "none"})
     with whole_file(path) as beside, still:
         figure.savefig(beside, format=path.suffix[1:].lower(), dpi=150, metadata=_undated(path))
 
@@ -63,6 +63,8 @@ def _panel(axes: Any, panel: Panel) -> None:
         places = range(len(panel.ticks))
         axes.set_xticks(places, panel.ticks, rotation=30, ha="right", fontsize=8, parse_math=False)
         axes.set_yticks(places, panel.ticks, fontsize=8, parse_math=False)
+    else:
+        axes.locator_params(axis="x", nbins=6)
     if len(panel.series) > 1:
         for text in axes.legend(fontsize=8, frameon=False).get_texts():
             text.set_parse_math(False)

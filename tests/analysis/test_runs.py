@@ -1,0 +1,130 @@
+"""Figures and the report from run folders that `flipguard train` has made."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import flipguard
+from flipguard import InputError
+from flipguard.analysis.epochs import flips_over_epochs
+from flipguard.analysis.runs import read_run, read_runs
+from flipguard.releases import train
+from flipguard.spec.training import parse_training_spec
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A chain of three versions, and an update by two seeds for each of two loss weights."""
+    home = tmp_path_factory.mktemp("runs")
+    versions = [{"name": f"v{i}", "model": {"name": "mlp", "hidden": [units]}} for i, units in enumerate((3, 5, 5))]
+    shared = {
+        "data": {"name": "digits", "test_size": 0.8, "per_class": 11},
+        "train": {"epochs": 3, "batch_size": 55, "device": "cpu"},
+    }
+    chain = {**shared, "versions": versions, "gate": {"max_nfr": 0.5}, "seed": 7}
+    train(parse_training_spec(chain), home / "chain")
+    for alpha in (0.2, 0.7):
+        method = {"name": "entropy", "alpha": alpha}
+        update = {**shared, "versions": versions[:2], "method": method, "seed": [1, 2]}
+        train(parse_training_spec(update), home / f"entropy_{alpha}")
+    return home
+
+
+def run(*words: object, folder: Path) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "flipguard", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)
+
+
+def test_a_run_is_its_versions_in_order(folders: Path) -> None:
+    found = read_run(folders / "chain")
+    assert found.versions == ("v0", "v1", "v2")
+    assert [path.parts[-3] for path in (*found.chain, *found.update)] == ["v0", "v1", "v2"]
+    assert found.same_test
+    assert found.setting("train.epochs") == 3
+    assert [one.path.name for one in read_runs(folders / "entropy_0.2")] == ["seed_1", "seed_2"]
+    for wrong, message in (
+        (lambda: read_run(folders / "entropy_0.2"), "it holds the runs seed_1, seed_2"),
+        (lambda: read_run(folders / "nothing"), "does not exist"),
+        (lambda: read_run(folders / "chain" / "versions"), "no spec.yaml"),
+        (lambda: found.setting("method.beta"), "has no method.beta"),
+        (lambda: found.setting("method.name"), "has 'none' as method.name"),
+    ):
+        with pytest.raises(InputError, match=message):
+            wrong()
+
+
+def test_epochs_are_those_of_the_metrics(folders: Path) -> None:
+    runs = read_runs(folders / "entropy_0.2")
+    plot = flips_over_epochs({"chain": read_runs(folders / "chain"), "entropy": runs})
+    error = {series.name: series for series in plot.panels[0].series}
+    assert set(error) == {"chain v1", "chain v2", "entropy"}
+    lines = [json.loads(line) for line in (folders / "chain/versions/v2/metrics.jsonl").read_text().splitlines()]
+    assert error["chain v2"].y == pytest.approx([line["error_rate_new"] for line in lines])
+    assert error["chain v2"].low is None
+    each = [[line["error_rate_new"] for line in one.epochs("v1")] for one in runs]
+    assert error["entropy"].y == pytest.approx(np.mean(each, axis=0))
+    assert error["entropy"].high == pytest.approx(np.max(each, axis=0))
+    rate = plot.panels[2].series[-1].y[-1]
+    compared = [flipguard.compare(*one.update).negative_flip_rate for one in runs]
+    assert rate == pytest.approx(np.mean([float(figure) for figure in compared if figure is not None]))
+
+
+@pytest.mark.parametrize(
+    ("words", "axis"),
+    [
+        (("epochs", "chain"), "epoch"),
+        (("error-against-flips", "entropy_0.2", "entropy_0.7", "chain"), "error of the new model"),
+        (("gain-against-flips", "chain"), "new"),
+        (("against-parameter", "entropy_0.2", "entropy_0.7", "--key", "method.alpha"), "method.alpha"),
+        (("churn", "entropy_0.2", "entropy_0.7", "--key", "method.alpha"), "alpha of entropy"),
+        (("ensemble-size", "entropy_0.2", "--sizes", "1", "2"), "members"),
+        (("entropy", "entropy_0.2"), "predictive entropy"),
+        (("confidence", "chain", "entropy_0.7"), "confidence γ"),
+        (("line", "chain"), "t"),
+    ],
+)
+def test_the_command_draws_from_runs(folders: Path, tmp_path: Path, words: tuple[str, ...], axis: str) -> None:
+    out = tmp_path / "f.json"
+    done = run("figure", *words, "--out", out, folder=folders)
+    assert (done.returncode, done.stderr) == (0, "")
+    stored = json.loads(out.read_text())
+    assert stored["panels"][0]["x"] == axis
+    assert all(series["x"] for panel in stored["panels"] for series in panel["series"])
+
+
+def test_what_a_run_cannot_give_is_said(folders: Path) -> None:
+    for words, message in (
+        (("epochs",), "needs run folders"),
+        (("churn", "chain"), "needs --key"),
+        (("ensemble-size", "chain", "--old", "a.parquet"), "run folders have both sides"),
+        (("feature-arrows", "chain"), "has no features"),
+    ):
+        done = run("figure", *words, "--out", "f.svg", folder=folders)
+        assert done.returncode == 2
+        assert message in done.stderr
+
+
+def test_the_report_of_a_run_is_that_of_its_last_update(folders: Path, tmp_path: Path) -> None:
+    done = run("report", "chain", "--out", tmp_path / "r.html", folder=folders)
+    assert (done.returncode, done.stderr) == (0, "")
+    flips = flipguard.compare(*read_run(folders / "chain").update).negative_flips
+    assert f"{flips} negative flips" in done.stdout
+    text = (tmp_path / "r.html").read_text()
+    assert "The chain of versions" in text
+    assert "gate from the run&#39;s spec" in text
+    assert "mlp v1" in text
+    refused = run("report", "chain", "--max-nfr", "0", "--out", tmp_path / "s.html", folder=folders)
+    assert refused.returncode == 0
+    assert "gate from the run" not in (tmp_path / "s.html").read_text()
+    for words, message in (
+        (("chain", "x.parquet"), "stands for both sides"),
+        (("chain/versions/v0/predictions/test.parquet",), "is no run folder: give OLD and NEW"),
+        (("entropy_0.2",), "it holds the runs seed_1, seed_2"),
+    ):
+        done = run("report", *words, "--out", tmp_path / "t.html", folder=folders)
+        assert done.returncode == 2
+        assert message in done.stderr
