@@ -328,9 +328,9 @@ def main() -> None:
         plot = FIGURES[name]()
         draw(plot, given.out / f"{name}.svg")
         facts[name] = {"source": plot.source, **{fact: round(value, 4) for fact, value in plot.facts.items()}}
+        ordered = {key: facts[key] for key in FIGURES if key in facts}
+        file.write_text(json.dumps(ordered, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         print(f"{name}: {time.perf_counter() - began:.1f} s", flush=True)
-    ordered = {name: facts[name] for name in FIGURES if name in facts}
-    file.write_text(json.dumps(ordered, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
