@@ -1,6 +1,7 @@
 """Figures from prediction files: their data against naive counts, their pictures drawn."""
 
 import json
+import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -205,3 +206,13 @@ def test_the_two_class_example_trains_its_own_models(tmp_path: Path) -> None:
     assert ET.parse(tmp_path / "two.svg").getroot().tag.endswith("svg")
     facts = dict(line.split(": ") for line in done.stdout.splitlines()[:-1])
     assert float(facts["negative flips, 3×"]) < float(facts["negative flips, 1×"])
+
+
+def test_the_docs_show_every_figure() -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    text = (docs / "figures.md").read_text(encoding="utf-8")
+    assert all(f"`{name}`" in text for name in FIGURES)
+    pictures = {path.name for path in (docs / "pictures").glob("*.svg")}
+    assert set(re.findall(r"\(pictures/([a-z_]+\.svg)\)", text)) == pictures
+    assert set(json.loads((docs / "pictures" / "facts.json").read_text(encoding="utf-8"))) == {p[:-4] for p in pictures}
+    assert sum(path.stat().st_size for path in (docs / "pictures").iterdir()) < 1_500_000

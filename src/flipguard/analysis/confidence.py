@@ -65,11 +65,7 @@ def regularised_losses(alphas: Sequence[float] = (0.0, 0.25, 0.5), taus: Sequenc
         Panel("score f", "loss", tuple(Series(f"α = {a:g}", floats(f), _regularised(by_f, a)) for a in alphas)),
         Panel("score f", "loss", tuple(Series(f"τ = {t:g}", floats(f), _regularised(by_f / t, 0.0)) for t in taus)),
     )
-    turn = {
-        f"highest loss at p, α = {a:g}": p[int(np.argmax(s.y))] for a, s in zip(alphas, panels[0].series, strict=True)
-    }
-    facts = {name: float(value) for name, value in turn.items()}
-    return Plot("losses", "Regularised losses in two classes", "churn Fig. 4, 5", panels, facts)
+    return Plot("losses", "Regularised losses in two classes", "churn Fig. 4, 5", panels, {})
 
 
 def _regularised(logits: "Tensor", alpha: float) -> tuple[float, ...]:
