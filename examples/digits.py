@@ -39,7 +39,7 @@ def main() -> int:
         model = MLPClassifier((units,), max_iter=400, learning_rate_init=0.01, random_state=seed)
         model.fit(pixels[train], label[train])
         predictions = Predictions.from_arrays(
-            id=[f"digit_{i:04d}" for i in rest],
+            id=[f"digit_{i:05d}" for i in rest],
             label=label[rest],
             probabilities=model.predict_proba(pixels[rest]).astype(np.float32),
             split=split,

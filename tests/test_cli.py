@@ -396,3 +396,28 @@ def test_help_and_version_do_not_load_the_engine() -> None:
         loaded = {line.rpartition("|")[2].strip() for line in result.stderr.splitlines()}
         assert "flipguard.cli.app" in loaded
         assert not loaded & {"numpy", "pyarrow", "duckdb", "scipy", "flipguard.comparison"}
+
+
+def test_methods_by_name() -> None:
+    shown = json.loads(run("methods", "elodi", "fd_kl", "--json", "-").stdout)
+    assert [card["name"] for card in shown] == ["fd_kl", "elodi"]
+    refused = run("methods", "elody")
+    assert refused.exit_code == 2
+    assert "there is no method 'elody'; did you mean 'elodi'?" in refused.stderr
+
+
+def test_a_limit_of_one_is_said_to_be_everything(files: Path) -> None:
+    shown = json.loads(run("compare", "old.parquet", "new.parquet", "--max-nfr", "1", "--json", "-").stdout)
+    assert "max_nfr 1 is 100%, so this rule never refuses. Shares are fractions: 0.01 is 1%." in shown["notes"]
+    other = json.loads(run("compare", "old.parquet", "new.parquet", "--max-nfr", "0.5", "--json", "-").stdout)
+    assert not any("never refuses" in note for note in other["notes"])
+
+
+def test_a_run_folder_is_no_prediction_file(files: Path) -> None:
+    folder = files / "runs/update/versions/new/predictions"
+    folder.mkdir(parents=True)
+    (files / "new.parquet").rename(folder / "test.parquet")
+    (files / "runs/update/run.json").write_text("{}")
+    refused = run("compare", "old.parquet", "runs/update")
+    assert refused.exit_code == 2
+    assert "is a run folder of flipguard train: name a version's predictions" in refused.stderr

@@ -216,3 +216,15 @@ def test_the_docs_show_every_figure() -> None:
     assert set(re.findall(r"\(pictures/([a-z_]+\.svg)\)", text)) == pictures
     assert set(json.loads((docs / "pictures" / "facts.json").read_text(encoding="utf-8"))) == {p[:-4] for p in pictures}
     assert sum(path.stat().st_size for path in (docs / "pictures").iterdir()) < 1_500_000
+
+
+def test_validation_samples_are_left_out_as_in_a_comparison() -> None:
+    generator = np.random.default_rng(0)
+    split = np.array(["validation"] * 4 + ["test"] * 7)
+    said = Predictions.from_arrays(
+        id=np.arange(11), label=np.arange(11) % 3, logits=generator.normal(size=(11, 3)), split=split
+    )
+    found = read_members([said, said])
+    assert found.ids == tuple(range(4, 11))
+    assert found.label.tolist() == [i % 3 for i in range(4, 11)]
+    assert found.logits.shape == (2, 7, 3)

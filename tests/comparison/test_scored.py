@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from sklearn.metrics import log_loss
 
+import flipguard
 from flipguard import InputError, compare, read_predictions
 from flipguard.comparison.stream import in_step
 from flipguard.metrics import FIGURES, tally
@@ -294,3 +295,15 @@ def test_a_damaged_page_is_one_line(naive: Any, tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         compare(path, new)
     assert "\n" not in str(caught.value)
+
+
+def test_a_loss_is_not_shown_below_zero() -> None:
+    """One sure mistake among a few sure hits: the normal interval would reach below what a loss can be."""
+    label = np.zeros(7, int)
+    logits = np.tile([9.0, 0.0, 0.0], (7, 1))
+    logits[0] = [0.0, 9.0, 0.0]
+    same = flipguard.Predictions.from_arrays(id=np.arange(7), label=label, logits=logits)
+    found = flipguard.compare(same, same)
+    assert found.nll_old is not None
+    assert found.nll_old.low == 0.0
+    assert found.nll_old.high > found.nll_old.value > 1.0

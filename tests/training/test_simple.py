@@ -55,7 +55,9 @@ OWN = [name for name, card in METHODS.items() if card.kind == "objective" and na
 
 @pytest.mark.parametrize("name", ["bct", "ract"])
 def test_a_method_on_features_says_how_to_get_them(data: DataSet, name: str) -> None:
-    with pytest.raises(InputError, match=r"works on features, and Own gives only logits: use flipguard\.models\.split"):
+    with pytest.raises(
+        InputError, match=r"works on features, and Own gives only logits: wrap it in flipguard\.models\.split"
+    ):
         flipguard.fit(Own(8), loader(data), method=name, old=Own(8), epochs=1)
 
 
@@ -241,3 +243,37 @@ def test_a_method_of_the_user_s_own(data: DataSet) -> None:
 
     flipguard.fit(Own(8), loader(data), method=mine, epochs=1)
     assert torch.cat(rows).tolist() == list(range(len(data.train)))
+
+
+def test_options_reach_the_method(data: DataSet) -> None:
+    seen: list[Epoch] = []
+    for strength in (0.0, 0.5):
+        torch.manual_seed(0)
+        flipguard.fit(
+            Own(8),
+            loader(data),
+            method="fd_lm",
+            options={"strength": strength},
+            old=Own(8),
+            epochs=2,
+            on_epoch=lambda record, _: seen.append(record),
+        )
+    assert seen[1].terms["focal_distillation"] > seen[3].terms["focal_distillation"]
+    with pytest.raises(InputError, match="has no option 'strenght'"):
+        flipguard.fit(Own(8), loader(data), method="fd_lm", options={"strenght": 1.0}, old=Own(8))
+    with pytest.raises(InputError, match="built already"):
+        flipguard.fit(Own(8), loader(data), method=build_method("kd"), options={"alpha": 1.0}, old=Own(8))
+
+
+def test_what_is_no_network_and_no_loader_is_said(data: DataSet) -> None:
+    with pytest.raises(InputError, match=r"old must be a network or a reference, it is a str"):
+        flipguard.fit(Own(8), loader(data), method="kd", old="old.parquet")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"a data set, not a loader: wrap it in torch\.utils\.data\.DataLoader"):
+        flipguard.fit(Own(8), loader(data).dataset)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"the model must be a torch\.nn\.Module, it is a str"):
+        flipguard.fit("resnet18", loader(data))  # type: ignore[arg-type]
+
+
+def test_a_class_name_for_each_logit(data: DataSet) -> None:
+    with pytest.raises(InputError, match=f"{C - 1} class names for {C} logits"):
+        flipguard.predict(Own(8), loader(data, "test"), classes=[str(c) for c in range(C - 1)])

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flipguard.comparison.expression import VALIDATION
 from flipguard.comparison.scores import as_logits, row_scores
 from flipguard.predictions import Predictions, read_predictions
 from flipguard.predictions.columns import label_names
@@ -52,20 +53,32 @@ class Members:
 def read_members(sources: Sequence[Any], *, like: Members | None = None, column: str | None = None) -> Members:
     """The members of an ensemble, aligned by id: with the first of them, or with `like`.
 
-    `column` names other numbers per row than the scores, such as `features`.
+    `column` names other numbers per row than the scores, such as `features`. Rows of the first file whose `split` is
+    validation are left out, as in a comparison.
     """
     if not sources:
         raise InputError("an ensemble needs at least one prediction file.")
     files = [
         read_predictions(s, name=None if isinstance(s, str | Path) else f"member {i}") for i, s in enumerate(sources)
     ]
-    ids = pa.array(like.ids) if like is not None else files[0].table(["id"])["id"].combine_chunks()
+    kept = _compared(files[0])
+    ids = pa.array(like.ids) if like is not None else files[0].table(["id"])["id"].combine_chunks().filter(kept)
     rows = [_values(file, ids, column) for file in files]
     if len({row.shape for row in rows}) > 1:
         widths = ", ".join(str(row.shape[1]) for row in rows)
         raise InputError(f"the members of an ensemble need rows of one width, theirs are {widths}.")
-    label = like.label if like is not None else _label(files[0])
+    label = like.label if like is not None else _label(files[0])[kept.to_numpy(zero_copy_only=False)]
     return Members(tuple(f.version or f.name for f in files), tuple(ids.to_pylist()), label, np.stack(rows))
+
+
+def _compared(file: Predictions) -> pa.Array:
+    """Which rows are no validation samples; of a file that has nothing else, all."""
+    everything = pa.array(np.ones(file.rows, dtype=bool))
+    if "split" not in file.columns:
+        return everything
+    held_out = pc.is_in(file.table(["split"])["split"].combine_chunks().cast(pa.string()), pa.array(VALIDATION))
+    kept = pc.invert(held_out)
+    return kept if pc.any(kept).as_py() else everything
 
 
 def _values(file: Predictions, ids: pa.Array, column: str | None) -> Logits:

@@ -12,7 +12,8 @@ app = typer.Typer(
     name="flipguard",
     cls=OneLineErrors,
     help="Measure, gate and prevent negative flips when a classifier is updated.",
-    epilog=f"{compare.EPILOG}\n\n  flipguard matrix v1.parquet v2.parquet v3.parquet\n\n  flipguard schema matrix",
+    epilog=f"{compare.EPILOG}\n\n  flipguard report old.parquet new.parquet --out report.html\n\n"
+    "  flipguard train recipes/digits_update.yaml\n\n  flipguard matrix v1.parquet v2.parquet v3.parquet",
     pretty_exceptions_enable=False,
 )
 app.command(name="compare", cls=SeveralValues, epilog=compare.EPILOG)(compare.compare)

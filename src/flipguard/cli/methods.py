@@ -1,22 +1,41 @@
 """`flipguard methods`."""
 
-from typing import Any
+from difflib import get_close_matches
+from typing import Annotated, Any
+
+import typer
 
 from flipguard.cli import options as o
 from flipguard.cli.demo import with_torch
 from flipguard.cli.outputs import check_outputs, deliver
+from flipguard.types import InputError
 
 EPILOG = """Examples:
 
   flipguard methods
 
+  flipguard methods elodi fd_kl
+
   flipguard methods --json - | jq '.[].name'"""
 
 
-def methods(json: o.Json = None, plain: o.Plain = False, debug: o.Debug = False) -> int:
+def methods(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Only these methods.", metavar="NAME", show_default=False)
+    ] = None,
+    json: o.Json = None,
+    plain: o.Plain = False,
+    debug: o.Debug = False,
+) -> int:
     """List every training method: its paper and equation, what it costs in single trainings, its parameters."""
     check_outputs({"--json": json}, [])
     cards = with_torch("flipguard.methods", "the list of methods", "train").method_cards()
+    known = [card["name"] for card in cards]
+    for name in names or []:
+        if name not in known:
+            close = get_close_matches(name, known, n=1)
+            raise InputError(f"there is no method '{name}'" + (f"; did you mean '{close[0]}'?" if close else "."))
+    cards = [card for card in cards if not names or card["name"] in names]
 
     def as_json() -> str:
         import json as library

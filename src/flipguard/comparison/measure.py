@@ -196,10 +196,12 @@ def _flip_cost(tally: Tally, ratio: float, confidence: float) -> Figure | None:
     return figure(mean, (mean - z * spread, mean + z * spread))
 
 
-def _mean(total: Any, squares: Any, n: Any, confidence: float) -> Figure | None:
+def _mean(total: Any, squares: Any, n: Any, confidence: float, *, least: float = -math.inf) -> Figure | None:
+    """A mean with its normal interval, which ends at the least value that there can be."""
     if not n:
         return None
-    return figure(total / n, statistics.mean_interval(total, squares, n, confidence=confidence))
+    interval = statistics.mean_interval(total, squares, n, confidence=confidence)
+    return figure(total / n, interval._replace(low=np.maximum(interval.low, least)))
 
 
 def _model_figures(tally: Tally, scores: ModelScores, prefix: str, confidence: float, ece: bool) -> dict[str, Any]:
@@ -207,7 +209,9 @@ def _model_figures(tally: Tally, scores: ModelScores, prefix: str, confidence: f
     found: dict[str, Any] = {}
     for side, name in enumerate(("old", "new")):
         n, labelled = scores.n[side], scores.labelled[side]
-        found[f"{prefix}nll_{name}"] = _mean(scores.nll[side], scores.nll_squared[side], labelled, confidence)
+        found[f"{prefix}nll_{name}"] = _mean(
+            scores.nll[side], scores.nll_squared[side], labelled, confidence, least=0.0
+        )
         value = metrics.FIGURES[f"{prefix}ece_{name}"](tally)
         bins = scores.bins[side]
         found[f"{prefix}ece_{name}"] = figure(

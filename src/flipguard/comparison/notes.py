@@ -37,6 +37,17 @@ def notes_on(
     scored = rows if whole.models is None else int(whole.models.n.max())
     if scored < rows:
         notes.append(f"{rows - scored:,} samples lack scores: NLL, ECE and the like leave them out.")
+    notes.extend(
+        f"{rule} 1 is 100%, so this rule never refuses. Shares are fractions: 0.01 is 1%."
+        for rule, limit in options.gate.model_dump(exclude_none=True).items()
+        if rule.startswith("max_") and rule != "max_relative_nfr" and limit == 1
+    )
+    if whole.models is not None and whole.models.n[0] != whole.models.n[1]:
+        old, new = (f"{int(n):,}" for n in whole.models.n)
+        notes.append(
+            f"NLL, ECE and the like are over the {old} samples that the old model scores and the {new} that the new "
+            "one does; NLL's change is over those that both do."
+        )
     if options.cluster is not None:
         notes.append(
             "clusters widen the intervals of rates, differences and relative NFR; those of churn_bound, of weighted "

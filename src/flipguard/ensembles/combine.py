@@ -35,7 +35,7 @@ def features_and_logits(network: nn.Module, x: Any) -> tuple[Tensor, Tensor]:
     if not hasattr(network, "features") or not hasattr(network, "head"):
         raise InputError(
             f"this method works on features, and {type(network).__name__} gives only logits: "
-            "use flipguard.models.split to take its head out."
+            "wrap it in flipguard.models.split(network, classes=C)."
         )
     found: Tensor = network.features(x)
     return found, network.head(found)

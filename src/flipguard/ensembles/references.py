@@ -39,7 +39,7 @@ class NetworkReference(nn.Module):
             if not isinstance(head, nn.Linear):
                 raise InputError(
                     f"the reference '{self.name}' has no linear head to use: {type(network).__name__} gives only "
-                    "logits; use flipguard.models.split to take its head out."
+                    "logits; wrap it in flipguard.models.split(network, classes=C)."
                 )
         return found
 

@@ -29,9 +29,10 @@ class OneToOne(Distilling):
     """L = Σ_m (1 - α)·CE(S_m) + α·τ²·KL(σ(T_m/τ) ‖ σ(S_m/τ)): each member learns from a teacher of its own.
 
     LatentBE (Nam et al. 2022), Eq. 3 with the labels of Eq. 26, though these at τ = 1, as in the released code, where
-    the equation has them at τ too. KL has the gradients of the paper's cross-entropy, and is zero where both agree. The student is a BatchEnsemble, whose shared weights move by the mean over members and
-    whose factors by their own member's loss. `members` must be as many as the reference 'ensemble' has; the paper has
-    2, 4 and 8. Any network will do (see `batch_ensemble`).
+    the equation has them at τ too. KL has the gradients of the paper's cross-entropy, and is zero where both agree.
+    The student is a BatchEnsemble, whose shared weights move by the mean over members and whose factors by their own
+    member's loss. `members` must be as many as the reference 'ensemble' has; the paper has 2, 4 and 8. Any network
+    will do (see `batch_ensemble`).
     """
 
     alpha: float = 1.0

@@ -82,6 +82,11 @@ def _read_path(path: Path, name: str, need: Need) -> Predictions:
         stored = (p for p in path.rglob("*") if p.suffix.lower() in _PARQUET and p.is_file())
         # _SUCCESS, _temporary/…, .crc: what a writer keeps for itself.
         parts = sorted(p for p in stored if not any(n.startswith((".", "_")) for n in p.relative_to(path).parts))
+        if (path / "run.json").is_file():
+            raise InputError(
+                f"{name} is a run folder of flipguard train: name a version's predictions in it, such as "
+                f"{name}/versions/new/predictions/test.parquet, or use flipguard report {name}."
+            )
         if not parts:
             raise InputError(f"{name} is a folder without *.parquet files: expected the parts of one prediction file.")
         return _read_parquet(tuple(parts), name, need)

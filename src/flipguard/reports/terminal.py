@@ -159,7 +159,7 @@ def _model_table(comparison: Comparison) -> Table:
         ("ECE", "ece", None, True),
         ("cNLL", "cnll", None, False),
         ("cECE", "cece", None, True),
-        ("confidence", "prediction_confidence", None, False),
+        ("top-2 gap", "prediction_confidence", None, False),
     )
     for name, field, difference, share in rows:
         old: Figure | None = getattr(comparison, f"{field}_old")

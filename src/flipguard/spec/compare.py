@@ -128,5 +128,7 @@ def _expected(problem: Any) -> str:
         if name in bounds:
             hint = " Shares are fractions: 0.01 is 1%." if name in ("le", "lt") else ""
             return f"must be {word} {bounds[name]:g}, it is {value}.{hint}"
+    if "number" in str(problem["msg"]):
+        return f"must be a number, it is {value!r}. Shares are fractions: 0.01 is 1%."
     message = str(problem["msg"]).replace("Input should be ", "")
     return f"must be {message}, it is {value!r}."

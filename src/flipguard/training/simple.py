@@ -1,14 +1,14 @@
 """For a notebook: the user's own network and loader, any method, in a few lines."""
 
 import copy
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import RandomSampler
+from torch.utils.data import Dataset, RandomSampler
 
 from flipguard.ensembles import NetworkReference, SingleStudent
 from flipguard.methods import METHODS, build_method
@@ -26,6 +26,7 @@ def fit(
     loader: Iterable[Any],
     *,
     method: str | Method = "none",
+    options: Mapping[str, Any] | None = None,
     old: nn.Module | Reference | None = None,
     ensemble: Sequence[nn.Module] | Reference | None = None,
     peers: Sequence[nn.Module] = (),
@@ -39,14 +40,14 @@ def fit(
 
     That is the given one, in evaluation mode, unless the method makes another of it.
 
-    `loader` yields (x, y) or (x, y, id), as a DataLoader does. A method that works on logits takes any network whose
-    `forward(x)` gives logits (B, C); one that works on features needs `features` and `head` too. A plain network as
-    `old` has the same classes; for one that knows fewer, pass `NetworkReference("old", [network], classes=…)`. The
-    references are copied first, so `old=model` holds the model to what it is now. Co-distillation trains `peers` beside
-    the model, in place too: networks that know the same classes and have start weights of their own. The seed decides
-    dropout, and the order of a DataLoader that shuffles without a generator of its own. Without a recipe gradients are
-    clipped, so that a strong pull towards a reference (focal distillation at the paper's weights) does not make
-    training diverge.
+    `loader` yields (x, y) or (x, y, id), as a DataLoader does. `options` are the method's parameters, as `flipguard
+    methods` lists them; `recipe` has learning rate, schedule and the like. A method that works on logits takes any
+    network whose `forward(x)` gives logits (B, C); one that works on features needs `features` and `head` too. A plain
+    network as `old` has the same classes; for one that knows fewer, pass `NetworkReference("old", [network],
+    classes=…)`. The references are copied first, so `old=model` holds the model to what it is now. `peers` are further
+    networks for co-distillation, trained in place too. The seed decides dropout, and the order of a DataLoader that
+    shuffles without a generator of its own. Without a recipe gradients are clipped, so that a strong pull towards a
+    reference (focal distillation at the paper's weights) does not make training diverge.
 
     >>> net = nn.Linear(2, 3)
     >>> rows = torch.utils.data.TensorDataset(torch.eye(2).repeat(3, 1), torch.tensor([0, 1, 0, 1, 0, 1]))
@@ -56,7 +57,8 @@ def fit(
     """
     recipe = recipe or CAREFUL
     recipe = recipe if epochs is None else replace(recipe, epochs=epochs)
-    chosen = _objective(method)
+    chosen = _objective(method, options or {})
+    _check_given(model, loader, old)
     references = _references(chosen, old, ensemble)
     where = device or str(next(model.parameters()).device)
     if not isinstance(loader, Sized):
@@ -97,6 +99,8 @@ def predict(
         ids.append(names)
     if not logits:
         raise InputError("the loader gave no batches: there is nothing to predict.")
+    if classes is not None and len(classes) != logits[0].shape[-1]:
+        raise InputError(f"{len(classes)} class names for {logits[0].shape[-1]} logits: give one for each.")
     if ids[0] is None and isinstance(getattr(loader, "sampler", None), RandomSampler):
         raise InputError("the loader shuffles and gives no ids: pass shuffle=False, or yield (x, y, id).")
     return Predictions.from_arrays(
@@ -108,10 +112,24 @@ def predict(
     )
 
 
-def _objective(method: str | Method) -> Method:
+def _check_given(model: Any, loader: Any, old: Any) -> None:
+    if not isinstance(model, nn.Module):
+        raise InputError(f"the model must be a torch.nn.Module, it is a {type(model).__name__}.")
+    if isinstance(loader, Dataset):
+        raise InputError("this is a data set, not a loader: wrap it in torch.utils.data.DataLoader(…, batch_size=…).")
+    if old is not None and not isinstance(old, nn.Module) and not callable(old):
+        raise InputError(
+            f"old must be a network or a reference, it is a {type(old).__name__}; for a model that left only a "
+            "prediction file use a training spec (flipguard train)."
+        )
+
+
+def _objective(method: str | Method, options: Mapping[str, Any]) -> Method:
     if not isinstance(method, str):
+        if options:
+            raise InputError("options belong to a method by name: this one is built already.")
         return method
-    built: Method = build_method(method)
+    built: Method = build_method(method, **options)
     if METHODS[method].kind != "objective":
         raise InputError(f"'{method}' is not trained by fit: it combines networks that are.")
     if getattr(built, "model_options", None):
