@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ import flipguard
 from flipguard.checkpoints import load_checkpoint
 from flipguard.cli.app import app
 from flipguard.releases.yaml_text import as_yaml, parse_yaml
+from flipguard.reports.wording import with_interval
 
 ROOT = Path(__file__).parents[1]
 SPEC: dict[str, Any] = {
@@ -139,6 +141,58 @@ def test_the_table_again_when_it_is_finished(folder: Path) -> None:
     assert "old: 2 of 2 members" in first.stdout
     assert re.search(r"new: epoch 3 of 3 .*cross_entropy .*error .*NFR ", first.stdout)
     assert Path("runs/update/comparison.md").read_text().count("negative flip") > 0
+
+
+CHAIN: dict[str, Any] = {
+    **{name: SPEC[name] for name in ("data", "train")},
+    "versions": [{"model": {"name": "mlp", "hidden": [width]}} for width in (3, 5, 7)],
+}
+
+
+def test_a_chain_ends_with_its_matrix_and_a_picture(folder: Path) -> None:
+    """First two versions, then one more: the display tells only of that one."""
+    Path("chain.yaml").write_text(as_yaml({**CHAIN, "versions": CHAIN["versions"][:2]}))
+    assert run("train", "chain.yaml").exit_code == 0
+    assert not Path("runs/chain/chain.svg").exists()
+    Path("chain.yaml").write_text(as_yaml(CHAIN))
+    result = run("train", "chain.yaml")
+    assert result.exit_code == 0, result.stderr
+    told = result.stdout.split("done: runs/chain")[0]
+    assert [name for name in ("v0", "v1", "v2") if f"{name}: epoch" in told] == ["v2"]
+    total = json.loads(Path("runs/chain/matrix.json").read_text())["sum_negative_flips"]
+    assert f"{total:,} negative flips over 2 updates of 1,078 samples" in result.stdout
+    picture = Path("runs/chain/chain.svg").read_text()
+    assert ElementTree.fromstring(picture).tag.endswith("svg")
+    assert picture.count("against ") >= 2
+
+
+def test_without_matplotlib_a_chain_says_that_it_is_not_drawn(folder: Path) -> None:
+    """A real process in which the library cannot be imported."""
+    Path("chain.yaml").write_text(as_yaml(CHAIN))
+    script = "import sys; sys.modules['matplotlib'] = None; from flipguard.cli import main; main()"
+    command = [sys.executable, "-c", script, "train", "chain.yaml"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith("runs/chain/chain.svg is not drawn: a picture needs matplotlib")
+    assert done.stderr.count("\n") == 1
+    assert "negative flips over 2 updates" in done.stdout
+
+
+def test_every_release_has_a_card(folder: Path) -> None:
+    Path("chain.yaml").write_text(as_yaml(CHAIN))
+    assert run("train", "chain.yaml", "train.epochs=1").exit_code == 0
+    first, last = (Path(f"runs/chain/versions/{name}/card.md").read_text() for name in ("v0", "v2"))
+    assert "This is the first version" in first
+    rows = {line.split("|")[1].strip(): line for line in last.splitlines() if line.startswith("| <code>v")}
+    files = {name: f"runs/chain/versions/{name}/predictions/test.parquet" for name in ("v0", "v1", "v2")}
+    for name in ("v0", "v1"):
+        figures = flipguard.compare(files[name], files["v2"])
+        assert with_interval(figures.negative_flip_rate) in rows.pop(f"<code>{name}</code>")
+    assert not rows
+    assert f"Error rate {with_interval(figures.error_rate_new)} on 1,078 labelled samples." in last
+    for fact in ("mlp; options (hidden 7)", "digits; kind image", "initialisation 2000"):
+        assert f"<code>{fact}" in last
 
 
 def test_only_json_on_stdout(folder: Path) -> None:

@@ -15,8 +15,9 @@ from flipguard.analysis.churn import accuracy_against_churn, churn_against_coeff
 from flipguard.analysis.confidence import entropy_in_and_out, prediction_confidence, regularised_losses
 from flipguard.analysis.draw import draw
 from flipguard.analysis.members import Members, read_members
-from flipguard.analysis.rates import against_parameter, error_against_flips, gain_against_flips
+from flipguard.analysis.rates import against_parameter, error_against_flips, gain_against_flips, over_the_chain
 from flipguard.cli.figure import FIGURES
+from flipguard.comparison.chain import matrix
 
 N, C = 53, 7
 CLASSES = tuple("abcdefg")
@@ -54,6 +55,22 @@ def test_features_are_read_in_place_of_logits() -> None:
     columns = {"id": np.arange(N), "label": np.arange(N) % C, "prediction": np.arange(N) % C}
     members = read_members([Predictions.from_arrays(**columns, features=features)], column="features")
     assert (members.logits[0] == features).all()
+
+
+def test_a_chain_s_flips_are_those_of_each_pair() -> None:
+    versions = [member(seed, strength) for seed, strength in ((1, 1.0), (2, 1.5), (3, 2.0), (4, 3.0))]
+    plot = over_the_chain(matrix(versions))
+    errors, against = plot.panels
+    label = np.arange(N) % C
+    right = [said(version) == label for version in versions]
+    assert errors.series[0].y == pytest.approx([1 - r.mean() for r in right])
+    assert [series.name for series in against.series] == ["against 1 m 1", "against 2 m 2", "against 3 m 3"]
+    for old, series in enumerate(against.series):
+        assert series.x == tuple(range(old + 2, 5))
+        assert series.y == pytest.approx([(right[old] & ~right[new]).mean() for new in range(old + 1, 4)])
+    total = sum(int((right[i] & ~right[i + 1]).sum()) for i in range(3))
+    assert plot.facts["negative flips along the chain"] == total
+    assert f"{total} negative flips" in plot.title
 
 
 def test_members_that_do_not_fit_are_an_error() -> None:

@@ -48,6 +48,21 @@ def test_indices_are_read_in_the_order_of_the_file_that_has_names() -> None:
     assert result.notes == ["old names no classes: its indices are read in the order of new's."]
 
 
+def test_a_label_that_both_files_have_and_neither_model_knows_is_wrong_for_both() -> None:
+    """Two versions of half of the classes, on samples of all of them; scores cannot speak of such a class either."""
+    label = ["a", "b", "c", "d"]
+    old = file_of(label, ["a", "b", "a", "b"], classes=["a", "b"], logits=[[2.0, 1.0], [1.0, 2.0]] * 2)
+    new = file_of(label, ["a", "a", "a", "a"], classes=["a", "b"], logits=[[2.0, 1.0]] * 4)
+    result = compare(old, new)
+    assert (result.n, result.labelled, result.negative_flips) == (4, 4, 1)
+    assert (float(result.error_rate_old), float(result.error_rate_new)) == (0.5, 0.75)
+    assert "the label 'c' and 1 more: no class of either model; its samples count as wrong for both." in result.notes
+    one = compare({**old, "label": ["a", "b", "b", "bb"]}, {**new, "label": ["a", "b", "b", "bb"]})
+    assert "the label 'bb': no class of either model (did you mean 'b'?); its samples count as wrong for both." in (
+        one.notes
+    )
+
+
 def test_flips_over_the_old_models_classes_are_a_figure_of_their_own() -> None:
     old = file_of(["a", "b", "c", "c"], ["a", "b", "a", "b"], classes=["a", "b"])
     new = file_of(["a", "b", "c", "c"], ["a", "a", "c", "c"], classes=["a", "b", "c"])
@@ -131,7 +146,7 @@ BAD: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]] = {
     ),
     "a label that is no class": (
         file_of(["cat", "dgo"], ["cat", "dog"], classes=["cat", "dog"]),
-        file_of(["cat", "dgo"], ["cat", "dog"], classes=["cat", "dog"]),
+        file_of(["cat", "dog"], ["cat", "dog"], classes=["cat", "dog"]),
         {},
         r"old: the label 'dgo' is no class of either model \(did you mean 'dog'\?\)",
     ),

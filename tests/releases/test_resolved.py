@@ -37,6 +37,8 @@ def test_the_first_version_takes_the_method_only_if_that_needs_no_old_model(meth
     versions = resolve(small(f"method.name={method}")).versions or []
     methods = [version.method.name for version in versions if version.method]
     targeted = "old" in getattr(build(versions[1].method), "needs", METHODS[method].references)  # type: ignore[arg-type]
+    # Averaged networks start from the old one, whatever they are mixed with afterwards.
+    targeted = targeted or METHODS[method].kind == "post-hoc"
     assert methods == ["none" if targeted else method, method]
 
 
@@ -109,6 +111,14 @@ REFUSED = {
     "a given version with training": (["old.run=a", "old.model=null", "old.seed=3"], "old has run, so it is not"),
     "a checkpoint of what": (["old.model=null", "old.checkpoint=a.safetensors"], "old.model is missing"),
     "an ensemble nobody asked for": (["method.ensemble.members=3"], "method.ensemble has no meaning: none is not"),
+    "a calibrated paragon": (
+        ["method.name=paragon", "method.ensemble.calibrated=true"],
+        "method.ensemble.calibrated has no meaning: paragon is not held to the ensemble.",
+    ),
+    "a paragon of several kinds": (
+        ["method.name=paragon", "method.ensemble.model=[mlp, cnn]"],
+        "method.ensemble.model: paragon releases its ensemble, all of it of one network.",
+    ),
     "a first version with an old one": (["old.method.name=kd"], "old is the first version, and kd needs an old one"),
     "classes of no checkpoint": (["old.classes=[a, b]"], "old.classes are those of a checkpoint"),
     "two kinds of seed": (["new.seed=3", "new.seeds.order=2"], "new has seed and seeds"),

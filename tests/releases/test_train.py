@@ -16,7 +16,7 @@ from flipguard.data import load_data
 from flipguard.methods import METHODS
 from flipguard.predictions import Predictions
 from flipguard.releases import Listener, Outcome, TrainSpec, load_release, train
-from flipguard.releases.version import KINDS
+from flipguard.releases.export import export_release
 from flipguard.training import TrainingError
 from flipguard.types import InputError
 
@@ -112,6 +112,19 @@ def test_the_same_call_again_trains_nothing_and_says_so(finished: Path, small: M
     assert same(before, weights(finished))
 
 
+def test_a_folder_from_before_a_setting_was_known_is_still_the_same_run(tmp_path: Path, small: Make) -> None:
+    """Its spec lacks the key; the default is what the run was made with."""
+    train(small(*ELODI, "train.epochs=1"), tmp_path / "a")
+    path = tmp_path / "a/spec.yaml"
+    lines = path.read_text().splitlines(keepends=True)
+    older = [line for line in lines if "calibrated" not in line and "channels_last" not in line]
+    assert len(older) < len(lines)
+    path.write_text("".join(older))
+    assert train(small(*ELODI, "train.epochs=1"), tmp_path / "a").found
+    with pytest.raises(InputError, match=r"begun with versions\.old\.method\.ensemble\.calibrated false"):
+        train(small(*ELODI, "train.epochs=1", "method.ensemble.calibrated=true"), tmp_path / "a")
+
+
 @pytest.mark.parametrize("offline", [False, True])
 def test_members_are_trained_once_and_shared(offline: bool, tmp_path: Path, small: Make) -> None:
     shared = f"members={tmp_path / 'members'}"
@@ -135,14 +148,11 @@ def test_offline_logits_are_online_ones_without_augmentation(tmp_path: Path, sma
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_trains_an_update_or_is_refused_by_name(method: str, tmp_path: Path, small: Make) -> None:
+def test_every_method_trains_an_update(method: str, tmp_path: Path, small: Make) -> None:
     """Also those that nobody here has heard of: what a method needs is read off its card."""
     ensemble = ["method.ensemble.members=2"] if "ensemble" in METHODS[method].references else []
-    spec = small(f"method.name={method}", *ensemble, "train.epochs=1", "train.clip_norm=1.0")
-    if METHODS[method].kind not in KINDS:
-        with pytest.raises(InputError, match=f"'{method}' is a {METHODS[method].kind} method"):
-            train(spec, tmp_path / "a")
-        return
+    alike = ["new.model.hidden=[5]"] if METHODS[method].kind == "post-hoc" else []
+    spec = small(f"method.name={method}", *ensemble, *alike, "train.epochs=1", "train.clip_norm=1.0")
     outcome = train(spec, tmp_path / "a")
     assert outcome.comparisons[0].n == 1078
     rows = flipguard.read_predictions(tmp_path / "a/versions/new/predictions/test.parquet").table(["logits"])
@@ -157,15 +167,6 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_what_is_good(tmp_path
     assert heard.trained == ["old", "new"]
     assert load_release(tmp_path / "a").name == "old"
     assert json.loads((tmp_path / "a/run.json").read_text())["status"] == "stopped"
-
-
-def test_networks_of_several_kinds_guide_in_turn(tmp_path: Path, small: Make) -> None:
-    spec = small(*ELODI, "method.ensemble.model=[{name: mlp, hidden: [5]}, cnn]")
-    heard = Heard()
-    train(spec, tmp_path / "a", listener=heard)
-    assert heard.member_counts[-1] == ("new", 3, 3)
-    kinds = [load_checkpoint(path)[1]["model"]["name"] for path in sorted(tmp_path.glob("a/members/*/*.safetensors"))]
-    assert sorted(kinds) == ["cnn", "cnn", "mlp", "mlp", "mlp", "mlp"]
 
 
 def test_the_paragon_releases_its_ensemble(tmp_path: Path, small: Make) -> None:
@@ -190,17 +191,28 @@ def as_training_file(finished: Path, path: Path) -> Path:
     return path
 
 
-def test_every_form_of_the_same_old_version_gives_the_same_update(finished: Path, tmp_path: Path, small: Make) -> None:
+MIXED = (*ELODI, "method.mix=0.5")
+
+
+@pytest.mark.parametrize("method", [("method.name=kd",), MIXED], ids=["kd", "elodi with mix"])
+def test_every_form_of_the_same_old_version_gives_the_same_update(
+    method: tuple[str, ...], finished: Path, tmp_path: Path, small: Make
+) -> None:
+    """With ELODI's Eq. 9, too: an old model that was never treated, in whatever form it is left."""
     model = {"name": "mlp", "hidden": [5]}
     file = as_training_file(finished, tmp_path / "old.parquet")
+    release, data = load_release(finished, "old"), load_data({"name": "digits", "test_size": 0.6})
+    export_release(release, data.test, format="onnx", path=tmp_path / "old.onnx", rows=7)
     forms: dict[str, Any] = {
         "run": str(finished / "versions/old"),
         "checkpoint": {"checkpoint": str(finished / "versions/old/model.safetensors"), "model": model},
+        "onnx": {"checkpoint": str(tmp_path / "old.onnx")},
         "predictions": {"predictions": str(file)},
     }
-    train(small("method.name=kd"), tmp_path / "trained")
+    shared = f"members={tmp_path / 'members'}"
+    train(small(*method, shared, "old.method=none"), tmp_path / "trained")
     for name, old in forms.items():
-        outcome = train(small("method.name=kd", old=old), tmp_path / name)
+        outcome = train(small(*method, shared, old=old), tmp_path / name)
         assert outcome.comparisons[0].old.version == "old"
         for key, value in weights(tmp_path / name).items():
             torch.testing.assert_close(value, weights(tmp_path / "trained")[key], rtol=1e-4, atol=1e-5, msg=name)

@@ -55,6 +55,8 @@ def _panel(axes: Any, panel: Panel) -> None:
     axes.set_ylabel(panel.y, parse_math=False)
     axes.set_title(panel.title, fontsize=10, parse_math=False)
     axes.spines[["top", "right"]].set_visible(False)
+    if panel.x_whole:
+        axes.xaxis.get_major_locator().set_params(integer=True)
     if panel.y_log:
         axes.set_yscale("log")
     if panel.equal:

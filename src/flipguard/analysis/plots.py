@@ -36,12 +36,14 @@ class Series:
 
 @dataclass(frozen=True)
 class Panel:
-    """Series that share axes. `ticks` are the names of the rows and columns of cells."""
+    """Series that share axes. `x_whole`: x counts, so that no tick stands between two numbers; `ticks` are the names of
+    the rows and columns of cells."""
 
     x: str
     y: str
     series: tuple[Series, ...]
     title: str = ""
+    x_whole: bool = False
     y_log: bool = False
     equal: bool = False
     ticks: tuple[str, ...] | None = None

@@ -6,7 +6,7 @@ from typing import Any
 
 from flipguard.analysis.plots import Panel, Plot, Series, floats
 from flipguard.comparison.chain import matrix
-from flipguard.comparison.result import Figure
+from flipguard.comparison.result import Figure, Matrix
 from flipguard.comparison.run import compare
 from flipguard.types import InputError
 
@@ -94,6 +94,34 @@ def _table(title: str, names: Sequence[str], cells: Sequence[tuple[int, int]], v
     rows, columns = zip(*cells, strict=True)
     series = Series(title, floats(columns), floats(rows), "cells", z=floats(values), text=texts)
     return Panel("new", "old", (series,), title, ticks=tuple(f"{i + 1} {name}" for i, name in enumerate(names)))
+
+
+def over_the_chain(chain: Matrix) -> Plot:
+    """Error of each version, and its negative flip rate against every earlier one: ELODI's Table 5 as a picture."""
+    places = range(len(chain.versions))
+    names = tuple(f"{place} {version}" for place, version in enumerate(chain.versions, start=1))
+    errors = _with_interval("error", [float(place + 1) for place in places], chain.error_rate, text=names)
+    against = [
+        _with_interval(
+            f"against {names[old]}",
+            [float(new + 1) for new in places[old + 1 :]],
+            [chain.negative_flip_rate[old][new] for new in places[old + 1 :]],
+        )
+        for old in places[:-1]
+    ]
+    return Plot(
+        "over-the-chain",
+        f"A chain of {len(places)} versions: {chain.sum_negative_flips:,} negative flips along it",
+        "ELODI Table 5",
+        (
+            Panel("version", "error", (errors,), x_whole=True),
+            Panel("version", "negative flip rate", tuple(against), x_whole=True),
+        ),
+        {
+            "negative flips along the chain": float(chain.sum_negative_flips),
+            "mean pairwise NFR": float(chain.mean_pairwise_negative_flip_rate or 0.0),
+        },
+    )
 
 
 def against_parameter(updates: Mapping[float, Pairs], *, name: str = "parameter") -> Plot:

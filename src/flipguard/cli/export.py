@@ -9,6 +9,7 @@ import typer
 from flipguard.cli import options as o
 from flipguard.cli.demo import with_torch
 from flipguard.cli.outputs import check_outputs, say
+from flipguard.types import InputError
 
 EPILOG = """Examples:
 
@@ -56,7 +57,17 @@ def _found(run: str, version: str | None, data: list[str] | None) -> tuple[Any, 
     releases = with_torch("flipguard.releases.release", "the export", "train")
     material = with_torch("flipguard.releases.material", "the export", "train")
     home = releases.version_home(Path(run), version)
-    own = [str(home.parent.parent / "spec.yaml")]
-    plan = import_module("flipguard.spec.training").read_data_plan(data or own)
+    plan = _own_data(home) if data is None else import_module("flipguard.spec.training").read_data_plan(data)
     said = None if data else read_predictions(home / "predictions" / "test.parquet")
     return releases.load_release(run, version), material.load(plan).part("test"), said
+
+
+def _own_data(home: Path) -> Any:
+    """The data that the version was judged on, as its run's spec has it."""
+    spec = home.parent.parent / "spec.yaml"
+    if not spec.is_file():
+        raise InputError(f"{home} lies in no run folder that would tell its data: name them with --data.")
+    wanted = import_module("flipguard.spec.training").read_training_spec(spec)
+    version = next((each for each in wanted.versions or () if each.name == home.name), None)
+    resolved = with_torch("flipguard.releases.resolved", "the export", "train")
+    return wanted.data if version is None else resolved.data_of(wanted, version)

@@ -111,6 +111,14 @@ def _gain_against_flips(sources: Sources) -> "Plot":
     return gain_against_flips([run.predictions(version) for run in runs for version in run.versions])
 
 
+def _chain(sources: Sources) -> "Plot":
+    from flipguard.analysis.rates import over_the_chain
+    from flipguard.comparison.chain import matrix
+
+    sources.needed("new")
+    return over_the_chain(matrix(sources.new))
+
+
 def _against_parameter(sources: Sources) -> "Plot":
     from flipguard.analysis.rates import against_parameter
 
@@ -258,6 +266,7 @@ def joined(name: str, title: str, source: str, plots: "list[Plot]") -> "Plot":
 FIGURES: dict[str, Callable[[Sources], "Plot"]] = {
     "error-against-flips": _error_against_flips,
     "gain-against-flips": _gain_against_flips,
+    "chain": _chain,
     "against-parameter": _against_parameter,
     "epochs": _epochs,
     "ensemble-size": _ensemble_size,

@@ -11,8 +11,10 @@ from flipguard.cli import options as o
 from flipguard.cli.demo import with_torch
 from flipguard.cli.outputs import STDOUT, check_outputs, deliver, say
 from flipguard.cli.shell import INTERRUPTED, REFUSED, complain
+from flipguard.types import MissingExtra
 
 if TYPE_CHECKING:
+    from flipguard.comparison.result import Matrix
     from flipguard.releases import Listener, Outcome, TrainSpec
 
 EPILOG = """Examples:
@@ -45,7 +47,8 @@ def train(
 ) -> int:
     """Train an update, or a chain of versions, and compare every version with those before it.
 
-    The same command again goes on where it stopped, or says that it is finished.
+    The same command again goes on where it stopped, or says that it is finished. Under torchrun or accelerate launch
+    every process trains, and the first writes.
 
     Exit status: 0 done, 1 the spec's gate refuses, 2 bad input, 130 interrupted.
     """
@@ -55,6 +58,11 @@ def train(
     wanted = read_training_spec(spec, changes or [])
     folder = Path(out) if out is not None else Path("runs") / Path(spec).stem
     releases = with_torch("flipguard.releases.run", "training", "train")
+    if not releases.leads():
+        # A launcher's first process speaks for all.
+        if not dry_run:
+            releases.train(wanted, folder, device=device)
+        return 0
     if dry_run:
         return _dry_run(releases, wanted, folder, device)
     listener = _listener(track, quiet=json == STDOUT, plain=plain)
@@ -69,7 +77,7 @@ def train(
         return INTERRUPTED
     finally:
         listener.close()
-    _write_markdown(outcome)
+    _write_reports(outcome)
     deliver({json: lambda: _json(outcome)}, lambda: _table(outcome), plain=plain)
     return REFUSED if outcome.passed is False else 0
 
@@ -104,13 +112,43 @@ def _aside(text: str) -> None:
     sys.stderr.flush()
 
 
-def _write_markdown(outcome: "Outcome") -> None:
+def _write_reports(outcome: "Outcome") -> None:
+    """What a reader opens: the comparisons as Markdown, a chain's picture, a card for every release."""
     from flipguard.reports.run import run_markdown
     from flipguard.reports.write import write_text
 
     for run in outcome.runs or (outcome,):
         if run.comparisons:
             write_text(run.folder / "comparison.md", run_markdown(run))
+        if run.matrix is not None:
+            _draw_chain(run.matrix, run.folder / "chain.svg")
+        _write_cards(run)
+
+
+def _write_cards(run: "Outcome") -> None:
+    """versions/<name>/card.md: what each release is, and what it broke of every earlier one."""
+    import json as library
+
+    from flipguard.reports.card import compared_card
+    from flipguard.reports.write import write_text
+
+    for name in run.versions:
+        home = run.folder / "versions" / name
+        said = home / "predictions" / "test.parquet"
+        if said.exists():
+            earlier = {str(c.old.version): c for c in run.comparisons if c.new.version == name}
+            facts = library.loads((home / "model.json").read_text(encoding="utf-8"))
+            write_text(home / "card.md", compared_card(name, facts, earlier, said))
+
+
+def _draw_chain(chain: "Matrix", path: Path) -> None:
+    from flipguard.analysis.draw import draw
+    from flipguard.analysis.rates import over_the_chain
+
+    try:
+        draw(over_the_chain(chain), path)
+    except MissingExtra as error:
+        _aside(f"{path} is not drawn: {error}\n")
 
 
 def _json(outcome: "Outcome") -> str:

@@ -190,8 +190,8 @@ def _vocabulary(
         sides = [_observed(connection, p, view, side) for (p, view), side in zip(pairs, sides, strict=True)]
         sides = [_by_score(p, side) for (p, _), side in zip(pairs, sides, strict=True)]
     vocabulary = match_classes(sides[0], sides[1], class_map)
-    _check_labels(sides, vocabulary)
-    vocabulary = replace(vocabulary, notes=(*vocabulary.notes, *_stray_predictions(sides)))
+    strange = _strange_labels(sides, vocabulary)
+    vocabulary = replace(vocabulary, notes=(*vocabulary.notes, *strange, *_stray_predictions(sides)))
     _check_width(old, new, vocabulary)
     return vocabulary
 
@@ -237,21 +237,39 @@ def _by_score(predictions: Predictions, side: Side) -> Side:
     return side
 
 
-def _check_labels(sides: list[Side], vocabulary: Vocabulary) -> None:
-    """A label that no model has as a class can only be a mistake, once both say what their classes are."""
+def _strange_labels(sides: list[Side], vocabulary: Vocabulary) -> list[str]:
+    """Labels that no model has as a class, once both say what their classes are.
+
+    Where both files have such a label it is a class of the data that neither model knows, and both are wrong about it;
+    in one file alone it can only be a mistake.
+    """
     if vocabulary.names is None or any(side.classes is None for side in sides):
-        return
+        return []
     known = {
         vocabulary.names[code] for codes in (vocabulary.old_classes, vocabulary.new_classes) for code in codes or ()
     }
-    for side in sides:
-        mapping = vocabulary.old if side is sides[0] else vocabulary.new
-        for name in side.labels or ():
-            final = vocabulary.names[mapping[name]] if mapping is not None else name
-            if final not in known:
-                close = get_close_matches(final, known, n=1)
-                hint = f" (did you mean '{close[0]}'?)" if close else ""
-                raise InputError(f"{side.name}: the label '{name}' is no class of either model{hint}.")
+    labels = [
+        {vocabulary.names[mapping[name]] if mapping is not None else name: name for name in side.labels or ()}
+        for side, mapping in zip(sides, (vocabulary.old, vocabulary.new), strict=True)
+    ]
+    strange = sorted(name for name in labels[0].keys() & labels[1].keys() if name not in known)
+    for side, names in zip(sides, labels, strict=True):
+        for name in sorted(names.keys() - known - set(strange)):
+            raise InputError(
+                f"{side.name}: the label '{names[name]}' is no class of either model{_nearest(name, known)}."
+            )
+    if not strange:
+        return []
+    more = f" and {len(strange) - 1:,} more" if len(strange) > 1 else ""
+    return [
+        f"the label '{strange[0]}'{more}: no class of either model{_nearest(strange[0], known)}; its samples count as "
+        "wrong for both."
+    ]
+
+
+def _nearest(name: str, known: set[str]) -> str:
+    close = get_close_matches(name, known, n=1)
+    return f" (did you mean '{close[0]}'?)" if close else ""
 
 
 def _check_width(old: Predictions, new: Predictions, vocabulary: Vocabulary) -> None:

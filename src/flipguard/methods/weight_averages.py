@@ -1,7 +1,8 @@
 """Between the old and the new weights: interpolation and soups, without any training of their own."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,19 @@ from flipguard.methods.checks import check_shares
 from flipguard.types import Batch, InputError
 
 ALPHAS = tuple(tenth / 10 for tenth in range(10))
+Share = float | Literal["validation"]
+"""The old network's share α; "validation" leaves it to `choose_alpha`, as `flipguard train` does it."""
+
+
+def _check_share(alpha: Share) -> None:
+    if alpha != "validation":
+        check_shares(alpha=alpha)
+
+
+def _settled(alpha: Share) -> float:
+    if isinstance(alpha, str):
+        raise InputError("alpha is still to be chosen on validation data: take the one that choose_alpha finds.")
+    return alpha
 
 
 @dataclass(frozen=True)
@@ -22,17 +36,17 @@ class WeightInterpolation:
     BatchNorm pass `batches` of training data: the statistics are then measured anew. `choose_alpha` finds an α.
     """
 
-    alpha: float = 0.5
+    alpha: Share = 0.5
 
     def __post_init__(self) -> None:
-        check_shares(alpha=self.alpha)
+        _check_share(self.alpha)
 
     @property
     def needs(self) -> tuple[str, ...]:
         return ("old",)
 
-    def __call__(self, old: nn.Module, new: nn.Module, *, batches: Sequence[Batch] | None = None) -> nn.Module:
-        return _measured(interpolate(old, new, self.alpha), batches)
+    def __call__(self, old: nn.Module, new: nn.Module, *, batches: Iterable[Batch] | None = None) -> nn.Module:
+        return _measured(interpolate(old, new, _settled(self.alpha)), batches)
 
 
 @dataclass(frozen=True)
@@ -42,27 +56,27 @@ class Soup:
     α = 0, the default, needs no old network. The networks differ in what they were fine-tuned with, not in their start.
     """
 
-    alpha: float = 0.0
+    alpha: Share = 0.0
 
     def __post_init__(self) -> None:
-        check_shares(alpha=self.alpha)
+        _check_share(self.alpha)
 
     @property
     def needs(self) -> tuple[str, ...]:
         return ("ensemble",) if self.alpha == 0 else ("ensemble", "old")
 
     def __call__(
-        self, networks: Sequence[nn.Module], *, old: nn.Module | None = None, batches: Sequence[Batch] | None = None
+        self, networks: Sequence[nn.Module], *, old: nn.Module | None = None, batches: Iterable[Batch] | None = None
     ) -> nn.Module:
-        mean = average_weights(networks)
-        if self.alpha == 0:
+        alpha, mean = _settled(self.alpha), average_weights(networks)
+        if alpha == 0:
             return _measured(mean, batches)
         if old is None:
-            raise InputError(f"a soup with alpha={self.alpha} is mixed with the old network: pass old=.")
-        return _measured(interpolate(old, mean, self.alpha), batches)
+            raise InputError(f"a soup with alpha={alpha} is mixed with the old network: pass old=.")
+        return _measured(interpolate(old, mean, alpha), batches)
 
 
-def _measured(network: nn.Module, batches: Sequence[Batch] | None) -> nn.Module:
+def _measured(network: nn.Module, batches: Iterable[Batch] | None) -> nn.Module:
     return network if batches is None else recompute_statistics(network, batches)
 
 
@@ -90,13 +104,13 @@ def choose_alpha(
     *,
     alphas: Sequence[float] = ALPHAS,
     tolerance: float = 0.0,
-    batches: Sequence[Batch] | None = None,
+    batches: Iterable[Batch] | None = None,
 ) -> Choice:
     """The α of the smallest negative flip rate among those whose error is at most the new network's plus `tolerance`.
 
     `validation` holds samples that the release is not judged by afterwards; `batches`, training data for BatchNorm's
-    statistics. α = 1, the old network itself, is not tried unless asked for: it has no flips and is no update. Of equal
-    rates the smallest α, the nearest to the new network, is taken.
+    statistics, are gone through once for each α. α = 1, the old network itself, is not tried unless asked for: it has
+    no flips and is no update. Of equal rates the smallest α, the nearest to the new network, is taken.
     """
     if not alphas or not validation:
         raise InputError("choose_alpha needs at least one alpha and one batch of validation data.")

@@ -1,8 +1,10 @@
 """The plain network in a form that other programs load, checked against the network that it came from."""
 
 import json
+import logging
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import asdict, dataclass
 from importlib import import_module
@@ -240,16 +242,29 @@ def _onnx(network: nn.Module, inputs: Mapping[str, Tensor], path: Path) -> Run:
             import_module(library)
         except ModuleNotFoundError as error:
             raise MissingExtra(f"an ONNX export needs {error.name}: pip install 'flipguard[onnx]'") from error
-    torch.onnx.export(
-        _any_batch_size(network, inputs),
-        f=str(path),
-        dynamo=True,
-        input_names=list(inputs),
-        output_names=["logits"],
-        external_data=False,
-        verbose=False,
-    )
+    with _only_errors("torch.onnx"):
+        torch.onnx.export(
+            _any_batch_size(network, inputs),
+            f=str(path),
+            dynamo=True,
+            input_names=list(inputs),
+            output_names=["logits"],
+            external_data=False,
+            verbose=False,
+        )
     return OnnxNetwork(path)
+
+
+@contextmanager
+def _only_errors(logger: str) -> Iterator[None]:
+    """The exporter's log tells of operators of libraries that are not installed, which this network has none of."""
+    log = logging.getLogger(logger)
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 _WRITERS: dict[str, Callable[[nn.Module, Mapping[str, Tensor], Path], Run]] = {

@@ -5,8 +5,8 @@ run.json                      versions of what was used, the platform, data fing
 members/<key>/                the ensembles' members (elsewhere when the spec says so)
 versions/<name>/              metrics.jsonl, state.safetensors while it trains; model.safetensors and model.json,
                               predictions/<part>.parquet when it is done; earlier/<name>.parquet, what an earlier
-                              version says of this one's test part, where its own is another
-comparison.json, matrix.json  every later version against every earlier one
+                              version says of this one's test part, where its own is another; card.md
+comparison.json, matrix.json  every later version against every earlier one; comparison.md and, of a chain, chain.svg
 """
 
 import fcntl
@@ -19,7 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from flipguard.files import whole_file
+from flipguard.releases.plan import TrainSpec
+from flipguard.releases.resolved import as_dict, resolve
 from flipguard.releases.yaml_text import as_yaml, parse_yaml
 from flipguard.types import InputError
 
@@ -86,8 +90,7 @@ class RunFolder:
         """Hold a resolved spec against the one that is there: versions may be added at the end."""
         path = self.path / SPEC
         if path.exists():
-            there = parse_yaml(path.read_text(encoding="utf-8"), str(path))
-            self._check_same(there if isinstance(there, dict) else {}, spec)
+            self._check_same(_completed(parse_yaml(path.read_text(encoding="utf-8"), str(path))), spec)
         elif self.path.is_dir() and any(entry.name != LOCK for entry in self.path.iterdir()):
             raise InputError(f"{self.path} holds other things and no {SPEC}: give an empty folder as --out.")
 
@@ -109,12 +112,27 @@ class RunFolder:
                     "use the same, or another --out."
                 )
 
+    def holds(self, spec: Mapping[str, Any]) -> bool:
+        """Whether this very spec, in all that decides the networks, was adopted."""
+        path = self.path / SPEC
+        if not path.exists():
+            return False
+        return deciding(_completed(parse_yaml(path.read_text(encoding="utf-8"), str(path)))) == deciding(spec)
+
     def note(self, facts: Mapping[str, Any]) -> None:
         """Lay facts over those of run.json."""
         write_json(self.path / RUN, {**self.facts(), **facts})
 
     def facts(self) -> dict[str, Any]:
         return read_json(self.path / RUN) if (self.path / RUN).exists() else {}
+
+
+def _completed(stored: Any) -> Mapping[str, Any]:
+    """A folder's spec with the defaults of settings that came after it was written."""
+    try:
+        return as_dict(resolve(TrainSpec.model_validate(stored, strict=True)))
+    except (ValidationError, InputError):
+        return stored if isinstance(stored, dict) else {}
 
 
 def deciding(spec: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from torch import nn
 from flipguard.data import Augmentation, DataSet, load_data, split_validation, subset
 from flipguard.releases.plan import AugmentPlan, DataPlan, ModelPlan, SeedStreams
 from flipguard.training import ModelSpec, Seeds
+from flipguard.training.distributed import own_device
 from flipguard.types import FlipguardError, InputError
 
 
@@ -27,6 +28,11 @@ def load(plan: DataPlan, place: str = "data") -> DataSet:
     if plan.augment is not None and data.kind != "image":
         raise InputError(f"{place}.augment: {plan.name} holds {data.kind}, and only images are cropped and mirrored.")
     return data
+
+
+def held_out(data: DataSet) -> list[str]:
+    """The parts, of those that have samples, that a release's predictions are kept of."""
+    return [part for part in ("validation", "test") if part in data.parts() and len(data.part(part))]
 
 
 def augmentation(plan: AugmentPlan | None) -> Augmentation | None:
@@ -57,9 +63,9 @@ def shifted(seeds: Seeds, by: int) -> Seeds:
 
 
 def device_of(name: str) -> str:
-    """The device to work on; `auto` is a GPU where there is one."""
-    if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
+    """The device to work on; `auto` is a GPU where there is one, and of several the one that a launcher gave."""
+    if name in ("auto", "cuda"):
+        name = own_device("cuda") if name == "cuda" or torch.cuda.is_available() else "cpu"
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:

@@ -50,23 +50,35 @@ class Outcome:
 
 def conclude(folder: RunFolder, names: list[str], gate: GateSettings | None, *, found: bool) -> Outcome:
     """Compare what the versions said of the test part, and write comparison.json and, for a chain, matrix.json."""
-    files = {name: folder.version(name) / PREDICTIONS / "test.parquet" for name in names}
-    there = [name for name in names if files[name].exists()]
+    there = [name for name in names if _test_file(folder, name).exists()]
     missing = (name for name in names if name not in there)
     notes = tuple(f"'{name}' has no predictions on the test part, so it is not compared." for name in missing)
-    said = [read_predictions(files[name]) for name in there]
+    last = len(there) - 1
     compared = []
-    for new in range(1, len(said)):
-        for old in range(new):
-            again = folder.version(there[new]) / EARLIER / f"{there[old]}.parquet"
-            before = read_predictions(again) if again.exists() else said[old]
-            judged = gate if old == new - 1 and new == len(said) - 1 else None
-            compared.append(compare(before, said[new], gate=judged, on_missing=_missing(before, said[new])))
+    for new in range(1, len(there)):
+        *before, after = _said_of(folder, there[: new + 1])
+        for old, one in enumerate(before):
+            judged = gate if old == new - 1 and new == last else None
+            compared.append(compare(one, after, gate=judged, on_missing=_missing(one, after)))
+    said = _said_of(folder, there)
     chain = matrix(said, on_missing=_missing(*said)) if len(said) > 2 else None
     write_json(folder.path / "comparison.json", [json.loads(one.model_dump_json()) for one in compared])
     if chain is not None:
         write_json(folder.path / "matrix.json", json.loads(chain.model_dump_json()))
     return Outcome(folder.path, tuple(names), tuple(compared), chain, found, notes)
+
+
+def _test_file(folder: RunFolder, name: str) -> Path:
+    return folder.version(name) / PREDICTIONS / "test.parquet"
+
+
+def _said_of(folder: RunFolder, names: list[str]) -> list[Predictions]:
+    """What each version says of the last one's test part, as far as that is known: after growth, of more samples."""
+    found = []
+    for name in names:
+        again = folder.version(names[-1]) / EARLIER / f"{name}.parquet"
+        found.append(read_predictions(again if again.exists() else _test_file(folder, name)))
+    return found
 
 
 def _missing(*said: Predictions) -> str:

@@ -92,6 +92,11 @@ class DataChanges(_Named):
     subset_seed: Annotated[int, Field(description="draws the classes and rows that are kept")] = 0
     augment: Annotated[AugmentPlan | None, Field(description="crops and mirror images, for images only")] = None
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """The loader's own options; null takes one away, as when a change on the command line names another loader."""
+        return {name: value for name, value in super().options.items() if value is not None}
+
 
 class DataPlan(DataChanges):
     """A data set by name, the loader's own options, and which part of it is used."""
@@ -142,6 +147,9 @@ class EnsemblePlan(_Strict):
         Literal["logits", "probabilities"], Field(description="the mean of logits, or of probabilities")
     ] = "logits"
     offline: Annotated[bool, Field(description="logits extracted once, without augmentation")] = False
+    calibrated: Annotated[
+        bool, Field(description="each member's logits over the temperature that fits the validation part")
+    ] = False
     model: Annotated[
         list[Annotated[ModelPlan, BeforeValidator(_named), _OrText()]] | None,
         BeforeValidator(_listed),

@@ -1,7 +1,7 @@
 """What a version is held to: earlier versions, or an ensemble of its own kind. One function for each name."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from flipguard.data import Batches, DataSet
-from flipguard.ensembles import CachedReference, DeepEnsemble, NetworkReference, extract_logits
+from flipguard.ensembles import CachedReference, NetworkReference, extract_logits
 from flipguard.methods import NoTreatment
 from flipguard.releases import material
 from flipguard.releases.listener import Listener
@@ -17,7 +17,7 @@ from flipguard.releases.plan import DataPlan, EnsemblePlan, MethodPlan, VersionP
 from flipguard.releases.recorded import Recorded
 from flipguard.releases.release import Release
 from flipguard.releases.resolved import recipe_of
-from flipguard.training import fit_members
+from flipguard.training import ModelSpec, calibrated, fit_members
 from flipguard.types import InputError, Normalisation, Reference
 
 Earlier = Release | Recorded
@@ -85,8 +85,8 @@ def _old(task: Task) -> Any:
 def _ensemble(task: Task) -> Any:
     plan = task.ensemble
     networks = members(task)
-    if plan.combination == "probabilities":
-        networks = [DeepEnsemble(networks, combination="probabilities")]
+    if plan.calibrated:
+        networks = [calibrated(network, task.data, device=task.device) for network in networks]
     reference = NetworkReference("ensemble", networks).to(task.device)
     if not plan.offline:
         return reference
@@ -97,16 +97,23 @@ def _ensemble(task: Task) -> Any:
 REFERENCES: dict[str, Callable[[Task], Any]] = {"old": _old, "ensemble": _ensemble}
 
 
-def members(task: Task) -> list[nn.Module]:
-    """The ensemble's members, each trained once and kept; several networks take turns."""
+def members(task: Task, start: ModelSpec | None = None) -> list[nn.Module]:
+    """The ensemble's members, each trained once and kept; several networks take turns.
+
+    With a `start` all of them are that network, and begin with the same weights: they differ in what they see.
+    """
     plan, data, version = task.ensemble, task.data, task.version
     assert plan.model is not None
     assert plan.train is not None
     assert version.seeds is not None
-    seeds = [material.shifted(material.seeds_of(version.seeds), 1 + j) for j in range(plan.members)]
+    own = material.seeds_of(version.seeds)
+    seeds = [material.shifted(own, 1 + j) for j in range(plan.members)]
+    if start is not None:
+        seeds = [replace(each, initialisation=own.initialisation) for each in seeds]
+    models = [start] if start is not None else [material.model_spec(model) for model in plan.model]
     found: dict[int, nn.Module] = {}
-    for turn, model in enumerate(plan.model):
-        places = range(turn, plan.members, len(plan.model))
+    for turn, model in enumerate(models):
+        places = range(turn, plan.members, len(models))
         if not places:
             continue
         before = len(found)
@@ -115,7 +122,7 @@ def members(task: Task) -> list[nn.Module]:
             task.listener.members(task.name, before + done, plan.members)
 
         networks = fit_members(
-            material.model_spec(model),
+            model,
             data,
             recipe_of(plan.train),
             [seeds[place] for place in places],

@@ -105,14 +105,14 @@ def _trained(spec: TrainSpec, place: str, version: VersionPlan, index: int) -> V
     train = laid_over(spec.train, version.train)
     recipe_of(train, f"{place}.train" if version.train is not None else "train")
     plan, method_place = (version.method, f"{place}.method") if version.method else (spec.method, "method")
-    if version.method is None and index == 0 and "old" in needs_of(plan, train, method_place):
+    if version.method is None and index == 0 and _wants_old(plan, version, train, method_place):
         plan, method_place = MethodPlan(name="none"), "method"
     method = _method(plan, train, method_place)
     needed = needs_of(method, train, method_place)
-    if index == 0 and "old" in needed:
+    if index == 0 and _wants_old(method, version, train, method_place):
         raise InputError(f"{place} is the first version, and {method.name} needs an old one: give it another method.")
     if "ensemble" in needed:
-        ensemble = _ensemble(plan.ensemble, version, train, method_place)
+        ensemble = _ensemble(plan, version, train, method_place)
         if _one_teacher_each(card_of(method)):
             ensemble = ensemble.model_copy(update={"members": method.options["members"]})
         method = method.model_copy(update={"ensemble": ensemble})
@@ -181,6 +181,16 @@ def needs_of(method: MethodPlan, train: TrainPlan, place: str) -> tuple[str, ...
     return tuple(getattr(build(_method(method, train, place), place), "needs", card.references))
 
 
+def starts_from_old(method: MethodPlan, version: VersionPlan) -> bool:
+    """Networks whose weights are averaged share a start: the old one's weights, unless the model names another."""
+    assert version.model is not None
+    return card_of(method).kind == "post-hoc" and "init" not in version.model.options
+
+
+def _wants_old(method: MethodPlan, version: VersionPlan, train: TrainPlan, place: str) -> bool:
+    return "old" in needs_of(method, train, place) or starts_from_old(method, version)
+
+
 def _method(plan: MethodPlan, train: TrainPlan, place: str) -> MethodPlan:
     """With every option of the method's card written out."""
     card = card_of(plan, place)
@@ -202,6 +212,8 @@ def _method(plan: MethodPlan, train: TrainPlan, place: str) -> MethodPlan:
             "a teacher of its own, so give one of them."
         )
     combination = plan.ensemble.combination if plan.ensemble is not None else None
+    if combination == "probabilities" and "combination" not in known:
+        raise InputError(f"{place}.ensemble.combination: {plan.name} looks at each member, and does not combine them.")
     if combination is not None and "combination" in known and "combination" not in options:
         options["combination"] = combination
     return MethodPlan.model_validate({"name": plan.name, **_filled(known, options)}, strict=True)
@@ -243,8 +255,14 @@ def _check_type(owner: Any, name: str, value: Any, place: str) -> None:
         raise InputError(f"{place} must be {message}, it is {value!r}.") from error
 
 
-def _ensemble(plan: EnsemblePlan | None, version: VersionPlan, train: TrainPlan, place: str) -> EnsemblePlan:
-    plan = plan or EnsemblePlan()
+def _ensemble(method: MethodPlan, version: VersionPlan, train: TrainPlan, place: str) -> EnsemblePlan:
+    plan = method.ensemble or EnsemblePlan()
+    kind = card_of(method, place).kind
+    for name in ("offline", "calibrated"):
+        if kind != "objective" and getattr(plan, name):
+            raise InputError(f"{place}.ensemble.{name} has no meaning: {method.name} is not held to the ensemble.")
+    if kind == "paragon" and len(plan.model or []) > 1:
+        raise InputError(f"{place}.ensemble.model: {method.name} releases its ensemble, all of it of one network.")
     own = laid_over(train, plan.train)
     recipe_of(own, f"{place}.ensemble.train")
     # Members are released by their last epoch, so that they do not depend on a validation part.

@@ -13,12 +13,15 @@ from flipguard.releases.folder import CARD, RunFolder, made, read_json
 from flipguard.releases.listener import Listener
 from flipguard.releases.outcome import Outcome, conclude
 from flipguard.releases.plan import DataPlan, TrainPlan, TrainSpec, VersionPlan
+from flipguard.releases.provenance import facts_of, versions_used
 from flipguard.releases.recorded import Recorded
 from flipguard.releases.references import Earlier, Task
+from flipguard.releases.rehearsal import rehearse, rehearse_given
 from flipguard.releases.release import Release, load_release, version_home
 from flipguard.releases.resolved import as_dict, data_of, resolve
-from flipguard.releases.version import facts_of, keep_earlier, keep_predictions, make_version, rehearse, versions_used
+from flipguard.releases.version import help_make, keep_earlier, keep_predictions, make_version
 from flipguard.training import ModelSpec
+from flipguard.training.distributed import POLL_SECONDS, wait_for
 from flipguard.training.distributed import place as team_place
 from flipguard.types import InputError
 
@@ -29,15 +32,21 @@ def train(spec: TrainSpec, out: str | Path, *, listener: Listener | None = None,
     The spec is held against the folder first: one that would give other networks is refused. Every version is rehearsed
     before the first is trained. With a list of seeds, each has a run of its own in `out/seed_<s>`. A device given here
     is taken instead of the spec's.
+
+    Under a launcher every process calls this: all of them train, members by themselves and versions together, and the
+    first alone checks, writes and compares; the outcome of the others has nothing but names.
     """
     listener = listener or Listener()
-    if team_place()[1] > 1:
-        raise InputError("a training spec runs in one process: start it without a launcher.")
     jobs = [_Job(each, RunFolder(folder), listener, device) for each, folder in _runs(spec, Path(out))]
-    runs = [_train_one(job) for job in jobs]
+    runs = [_train_one(job) if leads() else _follow(job) for job in jobs]
     if not isinstance(spec.seed, list):
         return runs[0]
     return Outcome(Path(out), runs[0].versions, found=all(run.found for run in runs), runs=tuple(runs))
+
+
+def leads() -> bool:
+    """Whether this is the process that writes: the only one, or a launcher's first."""
+    return team_place()[0] == 0
 
 
 def check(spec: TrainSpec, out: str | Path, *, device: str | None = None) -> TrainSpec:
@@ -78,6 +87,16 @@ def _train_one(job: "_Job") -> Outcome:
     return outcome
 
 
+def _follow(job: "_Job") -> Outcome:
+    """Train along with the first process, once that has found everything in order."""
+    job.listener, resolved = Listener(), as_dict(job.spec)
+    while not job.folder.holds(resolved):
+        time.sleep(POLL_SECONDS)
+    if not all(job.is_done(version) for version in job.versions):
+        job.follow()
+    return Outcome(job.folder.path, tuple(str(version.name) for version in job.versions))
+
+
 @dataclass
 class _Job:
     """A resolved spec at work in a folder."""
@@ -111,14 +130,23 @@ class _Job:
         }
 
     def check_sources(self) -> None:
-        """A version that comes from elsewhere cannot come from this run."""
+        """A version that comes from elsewhere cannot come from this run, nor start from itself or a later one."""
+        own, before = self.folder.path.resolve(), []  # type: Path, list[Path]
         for version in self.versions:
             for source in (version.run, version.checkpoint, version.predictions):
-                if source is not None and Path(source).resolve().is_relative_to(self.folder.path.resolve()):
+                if source is not None and Path(source).resolve().is_relative_to(own):
                     raise InputError(
                         f"version {version.name}: {source} lies in this run's own folder, and a version cannot come "
                         "from its own run."
                     )
+            start = version.model.options.get("init") if version.model is not None else None
+            inside = isinstance(start, str) and Path(start).resolve().is_relative_to(own)
+            if inside and not any(Path(str(start)).resolve().is_relative_to(home) for home in before):
+                raise InputError(
+                    f"version {version.name}: init {start} is no earlier version of this run, and a version cannot "
+                    "start from itself or from what comes after it."
+                )
+            before.append(self.folder.version(str(version.name)).resolve())
 
     def check_data(self, begun: dict[str, dict[str, str]]) -> None:
         """The samples are those that the run was begun with."""
@@ -150,7 +178,10 @@ class _Job:
                 model = material.model_spec(version.model)
                 earlier.append(Release(task.name, network, model, task.data.classes, task.data.normalisation))
             else:
-                earlier.append(self._given(task))
+                given = self._given(task)
+                if isinstance(given, Release) and not self.is_done(version):
+                    rehearse_given(task, given, f"version {version.name}")
+                earlier.append(given)
 
     def work(self) -> None:
         """Train what is not there yet; run.json tells how it went."""
@@ -179,6 +210,16 @@ class _Job:
             else:
                 earlier.append(self._adopted(task))
             self.listener.version_ends(task.name, found=found)
+
+    def follow(self) -> None:
+        """The same versions in the same order; what the first process has written is read back."""
+        earlier: list[Earlier] = []
+        for version in self.versions:
+            task = self.task(version, earlier, self._device_of(version))
+            if not self.is_done(version) and version.model is not None and version.checkpoint is None:
+                help_make(task)
+            wait_for(task.home / CARD)
+            earlier.append(self._found(task))
 
     def _device_of(self, version: VersionPlan) -> str:
         return material.device_of(self.device or (version.train or TrainPlan()).device)

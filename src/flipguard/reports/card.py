@@ -8,7 +8,20 @@ from flipguard.comparison.run import compare
 from flipguard.reports.markdown import code, table
 from flipguard.reports.wording import NONE, with_interval
 
-_SHOWN = ("model", "data", "method", "train", "recipe", "seed", "seeds", "members", "normalisation", "versions")
+_SHOWN = (
+    "model",
+    "source",
+    "data",
+    "method",
+    "chosen",
+    "train",
+    "recipe",
+    "seed",
+    "seeds",
+    "members",
+    "normalisation",
+    "versions",
+)
 _EMPTY: tuple[Any, ...] = (None, "", {}, [])
 
 
@@ -23,10 +36,16 @@ def release_card(name: str, facts: Mapping[str, Any], predictions: Any, earlier:
     >>> print(release_card("v1", {"model": {"name": "mlp"}}, new, {"v0": old}).splitlines()[0])
     # Release <code>v1</code>
     """
-    comparisons = {version: compare(old, predictions) for version, old in earlier.items()}
+    return compared_card(
+        name, facts, {version: compare(old, predictions) for version, old in earlier.items()}, predictions
+    )
+
+
+def compared_card(name: str, facts: Mapping[str, Any], earlier: Mapping[str, Comparison], predictions: Any) -> str:
+    """The same from comparisons that were made already, by the earlier version's name, the closest one last."""
     # A first release has nothing to be compared with but itself, which gives its error.
-    newest = list(comparisons.values())[-1] if comparisons else compare(predictions, predictions)
-    return "\n\n".join([f"# Release {code(name)}", *_parts(newest, comparisons, facts)]) + "\n"
+    newest = list(earlier.values())[-1] if earlier else compare(predictions, predictions)
+    return "\n\n".join([f"# Release {code(name)}", *_parts(newest, earlier, facts)]) + "\n"
 
 
 def _parts(newest: Comparison, comparisons: Mapping[str, Comparison], facts: Mapping[str, Any]) -> Iterator[str]:

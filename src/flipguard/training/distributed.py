@@ -2,7 +2,12 @@
 
 import importlib
 import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,10 +15,40 @@ from torch import Tensor, nn
 
 from flipguard.types import InputError, MissingExtra, Output
 
+_ALONE: ContextVar[bool] = ContextVar("alone", default=False)
+POLL_SECONDS = 0.05
+
 
 def place() -> tuple[int, int]:
     """(rank, world) as the launcher has set them; (0, 1) without one."""
+    if _ALONE.get():
+        return 0, 1
     return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Within, this process trains by itself, whatever launcher it was started by: members need no team."""
+    token = _ALONE.set(True)
+    try:
+        yield
+    finally:
+        _ALONE.reset(token)
+
+
+def own_device(device: str) -> str:
+    """Under a launcher, "cuda" is the GPU that it gave this process."""
+    return f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if device == "cuda" and place()[1] > 1 else device
+
+
+def wait_for(path: Path) -> None:
+    """Until another process of the team has written a file, however long its work takes.
+
+    A collective operation would give up after minutes; a process that fails is noticed by the launcher, which ends the
+    others.
+    """
+    while not path.exists():
+        time.sleep(POLL_SECONDS)
 
 
 @dataclass(frozen=True)

@@ -237,6 +237,9 @@ class Run:
                 raise CannotCapture("the data does not live on the device")
             if job.recipe.checkpoint_activations:
                 raise CannotCapture("activations are computed again in the backward pass")
+            for name, reference in self.references.items():
+                if isinstance(reference, NetworkReference) and not reference.differentiable:
+                    raise CannotCapture(f"the reference '{name}' runs outside of torch")
             if reason := getattr(self.method, "not_captured", None):
                 raise CannotCapture(str(reason))
             for network in self._networks():

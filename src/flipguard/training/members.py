@@ -23,6 +23,7 @@ from flipguard._version import __version__
 from flipguard.checkpoints import load_checkpoint, load_weights, save_checkpoint
 from flipguard.data import Augmentation, DataSet
 from flipguard.methods import NoTreatment
+from flipguard.training.distributed import alone, own_device, place, wait_for
 from flipguard.training.loop import Engine, Run, TrainingError
 from flipguard.training.network import ModelSpec, Seeds, begin_network, described
 from flipguard.training.recipe import Recipe
@@ -67,32 +68,46 @@ def fit_members(
     and the seeds: a member that is there is not trained again, one that was cut off goes on where it was. On the CPU
     `processes` of them run at a time (by default as many as there are threads), each with one thread, so that the
     weights do not depend on how many run; on a GPU they take turns, each captured step on a stream of its own, as many
-    at a time as fit into memory. `on_member` hears how many are done, out of how many.
+    at a time as fit into memory. Under a launcher each process trains its share of the members by itself, and takes the
+    others from the folder: they are those of one process. `on_member` hears how many are done, out of how many.
     """
     spread = [Seeds.of(seed) if isinstance(seed, int) else seed for seed in seeds]
     if not spread or len(set(spread)) != len(spread):
         raise InputError(f"each member of an ensemble needs a seed of its own, got {list(seeds)}.")
     if processes is not None and processes < 1:
         raise InputError(f"processes must be at least 1, got {processes}.")
+    # Without a folder that all see, each process of a team trains every member.
+    rank, world = place() if folder is not None else (0, 1)
+    device = own_device(device)
     work = _Work(model, data, recipe, method or NoTreatment(), augmentation, device, checkpoint_every, engine)
     kept = nullcontext(folder) if folder is not None else TemporaryDirectory(prefix="flipguard-")
     # The caller's own draws must not depend on how many members were trained here.
-    with kept as place, torch.random.fork_rng(devices=[]):
+    with kept as home_of_all, torch.random.fork_rng(devices=[]), alone():
         # The content of the data matters only for members that outlive this call.
         digest = _content(data) if folder is not None else ""
-        homes = [Path(place) / member_key(work, digest, one) for one in spread]
-        todo = [(one, home) for one, home in zip(spread, homes, strict=True) if not (home / MEMBER).exists()]
-        done = _Progress(len(spread) - len(todo), len(spread), on_member)
-        together = min(processes or torch.get_num_threads(), len(todo)) if device == "cpu" else 1
-        if device != "cpu":
-            _on_one_device(work, todo, done)
-        elif together > 1:
-            _side_by_side(work, todo, together, done)
-        else:
-            for one, home in todo:
-                _train_alone(work, one, home)
-                done.more()
-        return [_load(work, one, home) for one, home in zip(spread, homes, strict=True)]
+        homes = [Path(home_of_all) / member_key(work, digest, one) for one in spread]
+        members = list(zip(spread, homes, strict=True))
+        there = sum((home / MEMBER).exists() for home in homes)
+        mine = [(one, home) for one, home in members[rank::world] if not (home / MEMBER).exists()]
+        done = _Progress(there, len(spread), on_member)
+        _train_all(work, mine, 1 if world > 1 else processes, done)
+        for home in homes:
+            wait_for(home / MEMBER)
+        done.all()
+        return [_load(work, one, home) for one, home in members]
+
+
+def _train_all(work: _Work, todo: list[tuple[Seeds, Path]], processes: int | None, done: "_Progress") -> None:
+    if work.device != "cpu":
+        _on_one_device(work, todo, done)
+        return
+    together = min(processes or torch.get_num_threads(), len(todo))
+    if together > 1:
+        _side_by_side(work, todo, together, done)
+        return
+    for one, home in todo:
+        _train_alone(work, one, home)
+        done.more()
 
 
 def member_key(work: _Work, digest: str, seeds: Seeds) -> str:
@@ -130,6 +145,11 @@ class _Progress:
     def more(self) -> None:
         self.done += 1
         self._say()
+
+    def all(self) -> None:
+        if self.done < self.total:
+            self.done = self.total
+            self._say()
 
     def _say(self) -> None:
         if self.tell is not None:

@@ -1,6 +1,5 @@
 """One network by one method on one data set, from seeds to what it says."""
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from torch import nn
 from flipguard.data import Augmentation, Batches, DataSet, ResidentBatches
 from flipguard.ensembles import SingleStudent
 from flipguard.predictions import Predictions
-from flipguard.training.distributed import place
+from flipguard.training.distributed import own_device, place
 from flipguard.training.loop import Engine, Job, OnEpoch, Run
 from flipguard.training.model_spec import ModelSpec as ModelSpec
 from flipguard.training.recipe import Recipe
@@ -120,7 +119,7 @@ def begin_network(
     student = _student(model, len(data.classes), method, recipe, seeds)
     # Processes of a team must not drop the same units.
     torch.manual_seed(seeds.augment + rank * 1_000_003)
-    device = _own_device(device, world)
+    device = own_device(device)
     on_device = data.train.to(device)
 
     def batches(epoch: int, start: int) -> Batches:
@@ -172,11 +171,6 @@ def _student(model: ModelSpec, classes: int, method: Method, recipe: Recipe, see
         SingleStudent(build(0), decay_all=recipe.decay_all) if made is None else made(build, decay_all=recipe.decay_all)
     )
     return student
-
-
-def _own_device(device: str, world: int) -> str:
-    """Under a launcher, "cuda" is the GPU that it gave this process."""
-    return f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if device == "cuda" and world > 1 else device
 
 
 def _validation_error(data: DataSet, device: str) -> Callable[[nn.Module], float]:

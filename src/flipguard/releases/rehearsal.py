@@ -1,0 +1,134 @@
+"""One step of a version before any is trained: what cannot work is said before hours are spent."""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from flipguard.data import Batches
+from flipguard.ensembles import NetworkReference, SingleStudent
+from flipguard.releases import material
+from flipguard.releases.averaged import check_averaged
+from flipguard.releases.recorded import Recorded
+from flipguard.releases.references import Task, references_of
+from flipguard.releases.release import Release
+from flipguard.releases.resolved import build, card_of
+from flipguard.training import ModelSpec
+from flipguard.training.distributed import Team
+from flipguard.training.distributed import place as team_place
+from flipguard.types import Batch, FlipguardError, InputError, Reference
+
+REHEARSED = 4
+
+
+def rehearse(task: Task, place: str) -> None:
+    """A step on a few rows with untrained networks.
+
+    Catches a network that cannot take the data, a method that needs features or more classes than there are, a
+    reference that cannot be had, old weights that cannot be averaged with.
+    """
+    version, data = task.version, task.data
+    assert version.model is not None
+    assert version.train is not None
+    if version.train.choose_epoch == "validation" and "validation" not in material.held_out(data):
+        raise InputError(
+            f"{place}.train.choose_epoch is validation, and the data has no such part: set data.validation."
+        )
+    if task.ensemble.calibrated and "validation" not in material.held_out(data):
+        raise InputError(
+            f"{place}.method.ensemble.calibrated needs validation samples, and the data has none: set data.validation."
+        )
+    if version.train.batch_size > len(data.train):
+        raise InputError(
+            f"{place}.train.batch_size {version.train.batch_size} is above the {len(data.train):,} training samples."
+        )
+    try:
+        Team(*team_place()).check_batch(version.train.batch_size, version.train.accumulate)
+    except InputError as error:
+        raise InputError(f"{place}.train: {error}") from error
+    for one in task.earlier:
+        known = one.classes(data) if isinstance(one, Recorded) else one.classes
+        material.class_map(known, data, f"the version '{one.name}'")
+    method = build(task.method)
+    with torch.random.fork_rng(devices=[]):
+        model = material.model_spec(version.model).for_method(method)
+        material.build(model, len(data.classes), 0, f"{place}.model")
+        try:
+            _one_step(task, model, method)
+        except FlipguardError as error:
+            raise InputError(f"{place}: {error}") from error
+        except (TypeError, ValueError, RuntimeError, IndexError) as error:
+            raise InputError(
+                f"{place}: {model.name} with {task.method.name} cannot take a step on {data.name}: {_line(error)}"
+            ) from error
+
+
+def rehearse_given(task: Task, given: Release, place: str) -> None:
+    """A version that is there already answers for a few rows, with as many logits as it has classes."""
+    few = replace(task.data, test=task.data.test.select(range(min(REHEARSED, len(task.data.test)))))
+    try:
+        width = given.logits(few).shape[-1]
+    except FlipguardError as error:
+        raise InputError(f"{place}: {error}") from error
+    except (TypeError, ValueError, RuntimeError, IndexError) as error:
+        raise InputError(
+            f"{place}: {given.model.name} cannot take the inputs of {task.data.name}: {_line(error)}"
+        ) from error
+    if width != len(given.classes):
+        raise InputError(
+            f"{place}: {given.model.name} gives {width} logits a sample and has {len(given.classes)} classes: name its "
+            "own with classes."
+        )
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]
+
+
+def _check_vocabulary(task: Task, network: nn.Module, batch: Batch) -> None:
+    """The last of the encoder's tokens may be in none of the few rows that are tried."""
+    encoder, x = task.data.encoder, batch.x
+    if encoder is None or not isinstance(x, dict) or "input_ids" not in x:
+        return
+    ids = x["input_ids"].clone()
+    ids[0, 0] = encoder.size - 1
+    try:
+        network({**x, "input_ids": ids})
+    except IndexError as error:
+        raise InputError(
+            f"the network's embedding has fewer rows than the {encoder.size:,} tokens that the texts are encoded with: "
+            "raise model.vocabulary, or lower data.encode.words."
+        ) from error
+
+
+def _one_step(task: Task, model: ModelSpec, method: Any) -> None:
+    data, classes = task.data, len(task.data.classes)
+    rows = min(REHEARSED, len(data.train))
+    shift = material.augmentation(task.plan.augment)
+    batch = next(iter(Batches(data.train, rows, augmentation=shift, normalisation=data.normalisation)))
+
+    def build_member(member: int) -> nn.Module:
+        return model.build(classes, member)
+
+    network, kind = build_member(0).eval(), card_of(task.method).kind
+    _check_vocabulary(task, network, batch)
+    if kind != "objective":
+        network(batch.x)
+        if kind == "post-hoc":
+            check_averaged(task, network)
+        return
+    made = getattr(method, "student", None)
+    student = SingleStudent(build_member(0)) if made is None else made(build_member, decay_all=True)
+    references = {need: _stand_in(task, need) for need in getattr(method, "needs", ())}
+    method(student, references, batch)
+
+
+def _stand_in(task: Task, need: str) -> Reference:
+    """The reference itself, but an ensemble of untrained members."""
+    if need != "ensemble":
+        return references_of(task, [need])[need]
+    plans = task.ensemble.model or []
+    # All of them: a method may refuse their number.
+    specs = [material.model_spec(plans[place % len(plans)]) for place in range(task.ensemble.members)]
+    return NetworkReference(need, [spec.build(len(task.data.classes), 0) for spec in specs])

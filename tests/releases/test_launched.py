@@ -1,0 +1,112 @@
+"""`flipguard train` under a launcher: two real processes make the run folder that one makes."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from flipguard.checkpoints import load_checkpoint
+from flipguard.releases import load_release, train
+from flipguard.releases.yaml_text import as_yaml
+from flipguard.spec import parse_training_spec
+
+SPEC: dict[str, Any] = {
+    "data": {"name": "digits", "test_size": 0.6, "validation": 71, "per_class": 13},
+    "versions": [
+        {"model": {"name": "mlp", "hidden": [5]}},
+        {"model": {"name": "mlp", "hidden": [5]}, "method": "weight_interpolation"},
+        {
+            "model": {"name": "mlp", "hidden": [7]},
+            "method": {"name": "elodi", "mix": 0.7, "ensemble": {"members": 3}},
+            "train": {"choose_epoch": "validation"},
+        },
+        {"model": {"name": "mlp", "hidden": [3]}, "method": {"name": "paragon", "ensemble": {"members": 2}}},
+    ],
+    "train": {"epochs": 3, "batch_size": 32, "learning_rate": 0.05, "device": "cpu", "processes": 1},
+}
+pytestmark = pytest.mark.slow
+VERSIONS = ("v0", "v1", "v2", "v3")
+
+
+def launched(folder: Path, out: str, *changes: str) -> "subprocess.CompletedProcess[str]":
+    """The command itself, in two processes by torchrun."""
+    (folder / "spec.yaml").write_text(as_yaml(SPEC))
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    start = [sys.executable, *launcher, "-m", "flipguard", "train", "spec.yaml", *changes, "--out", out]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(start, env=environment, cwd=folder, capture_output=True, text=True, check=False, timeout=240)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("launched")
+    train(parse_training_spec(SPEC), folder / "one")
+    done = launched(folder, "two")
+    assert done.returncode == 0, done.stderr
+    # The first process alone speaks.
+    assert done.stdout.count("done: two\n") == 1
+    assert done.stdout.count("v2: epoch 3 of 3") == 1
+    assert done.stdout.count("v2: 3 of 3 members") == 1
+    return folder
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_two_processes_train_the_networks_of_one(version: str, runs: Path) -> None:
+    one, two = (load_checkpoint(runs / out / f"versions/{version}/model.safetensors")[0] for out in ("one", "two"))
+    assert one.keys() == two.keys()
+    for name, value in one.items():
+        torch.testing.assert_close(two[name], value, rtol=0, atol=1e-5, msg=name)
+
+
+def test_members_are_the_same_to_the_bit(runs: Path) -> None:
+    one, two = (sorted((runs / out).glob("members/*/*")) for out in ("one", "two"))
+    assert [path.relative_to(runs / "one") for path in one] == [path.relative_to(runs / "two") for path in two]
+    assert len(one) == 5
+    for mine, theirs in zip(one, two, strict=True):
+        a, b = load_checkpoint(mine)[0], load_checkpoint(theirs)[0]
+        assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_the_folder_holds_what_one_process_writes(runs: Path) -> None:
+    found = [
+        {str(path.relative_to(runs / out)) for path in (runs / out).rglob("*") if path.is_file()}
+        for out in ("one", "two")
+    ]
+    # What the command writes for readers, beyond what the library does.
+    assert found[1] - found[0] == {"comparison.md", "chain.svg"}
+    assert not found[0] - found[1]
+    for version in VERSIONS[:3]:
+        lines = (runs / f"two/versions/{version}/metrics.jsonl").read_text().splitlines()
+        assert [json.loads(line)["epoch"] for line in lines] == [0, 1, 2]
+    assert json.loads((runs / "two/run.json").read_text())["status"] == "finished"
+    assert load_release(runs / "two").members == 2
+
+
+def test_the_same_command_again_finds_it_finished(runs: Path) -> None:
+    before = (runs / "two/versions/v3/model.safetensors").stat().st_mtime_ns
+    done = launched(runs, "two")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("finished: two\n") == 1
+    assert (runs / "two/versions/v3/model.safetensors").stat().st_mtime_ns == before
+
+
+def test_a_run_of_two_processes_goes_on_in_one(runs: Path) -> None:
+    """What one way of working has left, the other takes up: the last version is made again from its members."""
+    for file in ("model.json", "model.safetensors"):
+        (runs / "two/versions/v3" / file).unlink()
+    train(parse_training_spec(SPEC), runs / "two")
+    one, two = (load_checkpoint(runs / out / "versions/v3/model.safetensors")[0] for out in ("one", "two"))
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_what_cannot_be_shared_out_is_refused_before_anything_is_trained(tmp_path: Path) -> None:
+    done = launched(tmp_path, "a", "train.batch_size=31")
+    assert done.returncode != 0
+    expected = "flipguard: version v0.train: batch_size 31 does not divide into 2 processes × 1 equal parts.\n"
+    assert done.stderr.count(expected) == 1
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["lock"]
