@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: demo update test adapters check format bench clean
+.PHONY: demo update test adapters integrations check format bench clean
 
 $(VENV)/base: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -54,6 +54,21 @@ $(ADAPTERS)/ready: pyproject.toml constraints.txt
 adapters: $(ADAPTERS)/ready  ## timm, torchvision, transformers and packaged weights, against the real libraries
 	$(ADAPTERS)/bin/python -m pytest -q tests/models tests/data/test_text.py tests/training/test_fine_tuning.py tests/ensembles/test_batch.py
 
+# MLflow and its kin hold back versions that the rest is tested with: they have an environment of their own.
+OWN := .venv-integrations
+OWN_PIP := $(OWN)/bin/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
+
+$(OWN)/ready: pyproject.toml constraints.txt
+	test -x $(OWN)/bin/python || $(PYTHON) -m venv $(OWN)
+	$(OWN_PIP) "pip>=25.1"
+	$(OWN_PIP) torch==2.13.0
+	$(OWN_PIP) -e .[lightning,transformers,sklearn,mlflow,wandb,torchmetrics,demo] --group integrations
+	touch $@
+
+integrations: $(OWN)/ready  ## the libraries flipguard works inside of, their examples, the CI jobs, and the package itself
+	$(OWN)/bin/python -c "import lightning, mlflow, transformers, wandb"
+	$(OWN)/bin/python -m pytest tests/integrations src/flipguard/integrations tests/test_examples.py tests/test_package.py
+
 check: $(VENV)/check  ## format, lint, types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -67,4 +82,4 @@ bench: $(VENV)/test  ## both sides in one run, prints ratios
 	$(BIN)/python benchmarks/compare.py
 
 clean:
-	rm -rf $(VENV) $(ADAPTERS) demo dist
+	rm -rf $(VENV) $(ADAPTERS) $(OWN) demo dist

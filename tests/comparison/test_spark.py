@@ -1,6 +1,9 @@
 """The same expression on a real Spark gives the cells that DuckDB gives, and from them the same tally."""
 
+import json
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +16,9 @@ import pytest
 
 from flipguard.comparison.engine import Counted
 from flipguard.comparison.expression import MISSING_NEW, MISSING_OLD, ONLY_OLD, Plan, counts
+from flipguard.comparison.spark import compare_on_spark
 from flipguard.metrics import Tally
+from flipguard.types import InputError
 
 pytestmark = [
     pytest.mark.slow,
@@ -112,3 +117,40 @@ def test_spark_and_duckdb_count_alike(spark: Any, tmp_path: Path) -> None:
     for name in one:
         np.testing.assert_array_equal(one[name], other[name])
     assert one["count"].sum() > 800
+
+
+def test_a_table_of_the_catalogue_with_scores_alone(spark: Any) -> None:
+    rows = [(1, 0, [2.0, 1.0]), (2, 1, [0.0, 3.0]), (3, 1, [1.0, 0.0])]
+    spark.createDataFrame(rows, "id long, label int, logits array<double>").createOrReplaceTempView("v1")
+    better = [(1, 0, [0.0, 1.0]), (2, 1, [0.0, 3.0]), (3, 1, [0.0, 1.0])]
+    spark.createDataFrame(better, "id long, label int, logits array<double>").createOrReplaceTempView("v2")
+    found = compare_on_spark("spark://local[1]", "v1", "v2")
+    assert (found.negative_flips, found.positive_flips) == (1, 1)
+    assert (found.old.name, found.old.rows) == ("v1", 3)
+    with pytest.raises(InputError, match=r"Spark cannot compare the tables: .*nowhere"):
+        compare_on_spark("spark://local[1]", "v1", "nowhere")
+
+
+def command(folder: Path, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    conf = folder / "conf"
+    conf.mkdir(exist_ok=True)
+    settings = {"spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1", "spark.local.dir": str(folder)}
+    (conf / "spark-defaults.conf").write_text("".join(f"{key} {value}\n" for key, value in settings.items()))
+    environment = {**os.environ, "SPARK_CONF_DIR": str(conf), "SPARK_LOCAL_IP": "127.0.0.1"}
+    words = [sys.executable, "-m", "flipguard", "compare", *arguments]
+    done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == code, done.stderr
+    return done
+
+
+def test_the_command_counts_on_spark_what_it_counts_on_files(tmp_path: Path) -> None:
+    old, new, _ = example(tmp_path)
+    options = ("--on-missing", "drop", "--by", "by_0", "--labels", "old", "--max-nfr", "0.01", "--json", "-")
+    here = json.loads(command(tmp_path, str(old), str(new), *options, code=1).stdout)
+    there = json.loads(command(tmp_path, "spark://local[2]", str(old), str(new), *options, code=1).stdout)
+    # Tables name single flips by an example for each class, and do not count overruled labels.
+    for name in here.keys() - {"worst_flips", "notes"}:
+        assert there[name] == here[name], name
+    assert there["negative_flips"] > 50
+    refused = command(tmp_path, "spark://local[2]", str(old), str(new), "--html", "page.html", code=2)
+    assert "--html needs prediction files" in refused.stderr

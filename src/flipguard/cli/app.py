@@ -6,7 +6,7 @@ import typer
 
 from flipguard._version import __version__
 from flipguard.cli import compare, demo, export, figure, matrix, methods, predict, report, rewrite, schema, train
-from flipguard.cli.shell import OneLineErrors, SeveralValues
+from flipguard.cli.shell import ClusterFirst, OneLineErrors, SeveralValues
 
 app = typer.Typer(
     name="flipguard",
@@ -16,7 +16,7 @@ app = typer.Typer(
     "  flipguard train recipes/digits_update.yaml\n\n  flipguard matrix v1.parquet v2.parquet v3.parquet",
     pretty_exceptions_enable=False,
 )
-app.command(name="compare", cls=SeveralValues, epilog=compare.EPILOG)(compare.compare)
+app.command(name="compare", cls=ClusterFirst, epilog=compare.EPILOG)(compare.compare)
 app.command(name="matrix", epilog=matrix.EPILOG)(matrix.matrix)
 app.command(name="report", cls=SeveralValues, epilog=report.EPILOG)(report.report)
 app.command(name="figure", cls=SeveralValues, epilog=figure.EPILOG)(figure.figure)

@@ -24,7 +24,10 @@ EPILOG = """Examples:
 
   flipguard compare old.npz new.npz --noise copy1.npz copy2.npz --json - | jq .negative_flip_rate
 
-  flipguard compare old.parquet new.parquet --junit gate.xml --markdown comment.md --html report.html"""
+  flipguard compare old.parquet new.parquet --junit gate.xml --markdown comment.md --html report.html
+
+  flipguard compare spark://head:7077 predictions.v1 predictions.v2 --by country --max-nfr 0.01"""
+NOT_ON_SPARK = ("noise", "calibrate_on", "class_map", "flips", "html")
 FLIP_ENDINGS = (".parquet", ".csv", ".jsonl")
 
 
@@ -64,6 +67,7 @@ def compare(
     gate_on: o.GateOn = None,
     config: o.Config = None,
     no_config: o.NoConfig = False,
+    spark: o.Spark = None,
 ) -> int:
     """Compare two models by what they said about the same samples, and judge whether the new one may be released.
 
@@ -71,15 +75,17 @@ def compare(
 
     Its columns: id, label, and prediction, logits or probabilities; any other is a slice. Rows are matched by id.
 
+    `flipguard compare spark://HOST:PORT OLD NEW` compares two tables, or Parquet paths, where a Spark reads them.
+
     Exit status: 0 fine, 1 the gate refuses, 2 bad input.
     """
     given = dict(locals())
     outputs = {f"--{name}": given[name] for name in ("json", "markdown", "junit", "flips", "html")}
-    files = (old, new, *(noise or ()), *(calibrate_on or ()), *(f for f in (class_map, config) if f), *_file(labels))
-    check_outputs(outputs, files)
+    files = (*(noise or ()), *(calibrate_on or ()), *(f for f in (class_map, config) if f), *_file(labels))
+    check_outputs(outputs, files if spark is not None else (old, new, *files))
     _check_flips(flips)
     options, notes = comparison_options(given)
-    comparison, page = _compare(given, options, notes)
+    comparison, page = _compare(given, options, notes) if spark is None else _compare_on_spark(given, options, notes)
     deliver(_reports(comparison, page, given), lambda: _table(comparison), plain=plain)
     return REFUSED if comparison.gate.passed is False else 0
 
@@ -132,6 +138,27 @@ def _compare(
     detail = replace(detail, comparison=noted(detail.comparison, notes))
     page = gathered(detail, old, new, Look(command=command_line()), options)
     return detail.comparison, lambda: html(page)
+
+
+def _compare_on_spark(
+    given: dict[str, Any], options: dict[str, Any], notes: list[str]
+) -> tuple["Comparison", Callable[[], str]]:
+    """The comparison of two tables where they lie; a Spark brings pandas of its own."""
+    from flipguard.cli import with_pandas
+
+    for name in NOT_ON_SPARK:
+        if given[name] is not None:
+            raise InputError(
+                f"--{name.replace('_', '-')} needs prediction files: it cannot be had from tables of a Spark."
+            )
+    if _file(given["labels"]):
+        raise InputError(f"--labels must be old or new where tables of a Spark are compared, not '{given['labels']}'.")
+    with_pandas()
+    from flipguard.comparison.spark import compare_on_spark
+
+    # Those that concern scores and memory say nothing of counts.
+    known = {name: value for name, value in options.items() if name not in ("alpha", "memory")}
+    return noted(compare_on_spark(given["spark"], given["old"], given["new"], **known), notes), str
 
 
 def _reports(comparison: "Comparison", page: Callable[[], str], given: dict[str, Any]) -> dict[str | None, Any]:

@@ -48,6 +48,11 @@ Memory = Annotated[
     str | None, _option("--memory", "What DuckDB may use before it spills to disk, such as 4GB.", DATA, "SIZE")
 ]
 
+Spark = Annotated[
+    str | None,
+    _option("--spark", "OLD and NEW are tables of this Spark, also as the first argument.", DATA, "spark://HOST:PORT"),
+]
+
 Confidence = Annotated[
     float | None, _option("--confidence", "Confidence of the intervals. Default: 0.95.", STATISTICS, "SHARE")
 ]

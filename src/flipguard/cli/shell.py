@@ -93,3 +93,11 @@ class SeveralValues(TyperCommand):
                 missing -= 1
             spread.append(word)
         return spread
+
+
+class ClusterFirst(SeveralValues):
+    """`spark://… OLD NEW` means `--spark spark://… OLD NEW`: where the tables are comes first, as in a path."""
+
+    def repeat_flags(self, args: Sequence[str]) -> list[str]:
+        named = args and args[0].startswith("spark://")
+        return super().repeat_flags(["--spark", *args] if named else args)

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from flipguard.comparison.classes import Side, Value, Vocabulary
-from flipguard.comparison.counted import Counted, as_codes
+from flipguard.comparison.counted import Codes, Counted, as_codes
 from flipguard.comparison.expression import (
     CALIBRATION,
     CONTRADICTION,
@@ -252,25 +252,34 @@ def count(sources: Sources, old: Predictions, new: Predictions, *, on_missing: s
     contradicting = int(number[(cell & CONTRADICTION) > 0].sum())
     if contradicting:
         _refuse_contradiction(sources, old, new, contradicting, vocabulary)
+    return counted_rows(table, as_codes(table["label"]), sources.slices, (old.name, new.name))
+
+
+def counted_rows(table: pa.Table, label: Codes, slices: Mapping[str, str], names: tuple[str, str]) -> Counted:
+    """What the expression counted, without the rows that are not compared; `label` are its groups' codes."""
+    cell, number = table["cell"].to_numpy().astype(np.int64), table["count"].to_numpy().astype(np.int64)
+    outcome = cell & 15
     kept = outcome < ONLY_OLD
+    only_old, only_new = int(number[outcome == ONLY_OLD].sum()), int(number[outcome == ONLY_NEW].sum())
     if not kept.any():
+        matched = int(number.sum()) - only_old - only_new
         raise InputError(
-            f"no rows are left to compare: all {matched:,} shared ids of {old.name} and {new.name} are set aside."
+            f"no rows are left to compare: all {matched:,} shared ids of {names[0]} and {names[1]} are set aside."
             if matched
-            else f"{old.name} and {new.name} share no id."
+            else f"{names[0]} and {names[1]} share no id."
         )
     table = table.filter(pa.array(kept))
     weighted = "weight" in table.column_names
     return Counted(
         outcome=outcome[kept],
-        label=as_codes(table["label"]),
+        label=label[kept],
         count=number[kept],
         missing_old=(cell[kept] & MISSING_OLD) > 0,
         missing_new=(cell[kept] & MISSING_NEW) > 0,
         weight=table["weight"].fill_null(0.0).to_numpy() if weighted else None,
         weight_squared=table["weight_squared"].fill_null(0.0).to_numpy() if weighted else None,
         example=table["example"],
-        by={name: table[column] for name, column in sources.slices.items()},
+        by={name: table[column] for name, column in slices.items()},
         dropped_old=only_old,
         dropped_new=only_new,
         calibration=int(number[outcome == CALIBRATION].sum()),

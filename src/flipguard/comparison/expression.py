@@ -59,13 +59,18 @@ def joined(old: Any, new: Any, plan: Plan) -> nw.LazyFrame[Any]:
     return both.select(**columns)
 
 
-def counts(old: Any, new: Any, plan: Plan) -> nw.LazyFrame[Any]:
+def counts(old: Any, new: Any, plan: Plan, *, checked: bool = False) -> nw.LazyFrame[Any]:
     """The joined rows, counted by cell, label and `plan.by`: columns count, weight, weight_squared, example.
 
-    `example` is the smallest id of a group.
+    `example` is the smallest id of a group. `checked` adds what a table that cannot be asked again must tell at once:
+    unnamed, the rows without an id, and lightest, the smallest weight.
     """
     rows = joined(old, new, plan)
     sums = [nw.len().alias("count"), nw.col("id").min().alias("example")]
+    if checked:
+        rows = rows.with_columns(unnamed=_flag(nw.col("id").is_null(), 1))
+        sums += [nw.col("unnamed").sum()]
+        sums += [nw.col("weight").min().alias("lightest")] if plan.has("weight") else []
     if plan.has("weight"):
         rows = rows.with_columns(weight_squared=nw.col("weight") * nw.col("weight"))
         sums += [nw.col("weight").sum(), nw.col("weight_squared").sum()]

@@ -18,6 +18,14 @@ def notes_on(
         overruled = contradictions(prepared.sources)
         if overruled:
             notes.append(f"{overruled:,} samples have other labels in the other file: those of {options.labels} hold.")
+    return [*notes, *notes_on_counts(counted, whole, options, temperatures)]
+
+
+def notes_on_counts(
+    counted: Counted, whole: Tally, options: Options, temperatures: tuple[float, float] | None = None
+) -> list[str]:
+    """What the counts alone tell."""
+    notes = []
     if counted.dropped_old or counted.dropped_new:
         notes.append(
             f"{counted.dropped_old:,} ids that only old has and {counted.dropped_new:,} that only new has were dropped."

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from flipguard import statistics
+from flipguard.comparison.classes import Vocabulary
 from flipguard.comparison.counted import Counted
 from flipguard.comparison.detail import Detail
 from flipguard.comparison.engine import engine
@@ -92,7 +93,7 @@ def compare(
     >>> result.negative_flips, result.positive_flips, result.negative_flip_rate.value
     (1, 1, 0.25)
     """
-    options = _options(
+    options = options_of(
         by=by,
         confidence=confidence,
         labels=labels,
@@ -122,7 +123,7 @@ def compare_in_detail(old: Any, new: Any, **options: Any) -> Detail:
     >>> detail.comparison.negative_flips, detail.flips["id"].to_pylist()
     (1, [3, 4])
     """
-    settings = _options(**options)
+    settings = options_of(**options)
     with engine(settings.memory) as connection:
         prepared = prepare(connection, _named(old, "old"), _named(new, "new"), settings)
         comparison, streamed, bins = _compare(prepared, settings, detail=True)
@@ -137,7 +138,7 @@ def compare_in_detail(old: Any, new: Any, **options: Any) -> Detail:
     )
 
 
-def _options(
+def options_of(
     *,
     by: Sequence[str] | None = None,
     noise: Any = (),
@@ -145,6 +146,7 @@ def _options(
     gate: GateSettings | Mapping[str, Any] | None = None,
     **given: Any,
 ) -> Options:
+    """The options of `compare` in one object, single values as lists of one."""
     return Options(
         by=None if by is None else (by,) if isinstance(by, str) else tuple(by),
         noise=_several(noise),
@@ -173,13 +175,13 @@ def _compare(
         with_scores(counted_tally(family, counted), scores) for family, scores in zip(groupings, scored, strict=True)
     ]
     whole = tallies[0].total()
-    clusters = _clusters(counted, options)
+    clusters = clusters_of(counted, options)
     settings: dict[str, Any] = {
         "confidence": options.confidence,
         "cost_ratio": options.cost_ratio,
         "displacement": prepared.old.scores == prepared.new.scores == "logits",
     }
-    classes, slices = _groups(prepared, counted, groupings, tallies, options, settings)
+    classes, slices = groups_of(prepared.vocabulary, counted, groupings, tallies, options, settings)
     found = figures(whole, clusters=clusters, **settings)
     comparison = Comparison(
         **found,
@@ -197,7 +199,7 @@ def _compare(
         slices=slices,
         worst_flips=_worst_flips(prepared, counted, classes, streamed),
         noise=_noise(prepared, options, found["labelled"]),
-        samples_to_significance=_samples_to_significance(found, options),
+        samples_to_significance=samples_to_significance(found, options),
         notes=notes_on(prepared, counted, whole, options, temperatures),
     )
     comparison = comparison.model_copy(update={"gate": judge(comparison, options.gate)})
@@ -247,7 +249,8 @@ def _temperatures(prepared: Prepared, options: Options) -> tuple[float, float] |
     return found
 
 
-def _clusters(counted: Counted, options: Options) -> Any:
+def clusters_of(counted: Counted, options: Options) -> Any:
+    """(K, 7) counts by cluster, or None without clusters."""
     if options.cluster is None:
         return None
     if counted.by[options.cluster].null_count:
@@ -255,8 +258,8 @@ def _clusters(counted: Counted, options: Options) -> Any:
     return per_cluster(counted, options.cluster)
 
 
-def _groups(
-    prepared: Prepared,
+def groups_of(
+    vocabulary: Vocabulary,
     counted: Counted,
     groupings: tuple[Family, ...],
     tallies: list[Tally],
@@ -267,8 +270,7 @@ def _groups(
     parts: dict[str, list[Part]] = {}
     for family, tally in zip(groupings, tallies, strict=True):
         names = [
-            prepared.vocabulary.name(value) if family.name == "label" else str(value)
-            for value in family.values.to_pylist()
+            vocabulary.name(value) if family.name == "label" else str(value) for value in family.values.to_pylist()
         ]
         parts[family.name] = grouped(family, tally, counted, names, cluster=options.cluster, **settings)
     rule: dict[str, Any] = {"confidence": options.confidence, "correction": options.correction}
@@ -331,7 +333,8 @@ def _noise(prepared: Prepared, options: Options, labelled: int) -> Any:
     )
 
 
-def _samples_to_significance(found: Mapping[str, Any], options: Options) -> int | None:
+def samples_to_significance(found: Mapping[str, Any], options: Options) -> int | None:
+    """At how many samples this difference in error would be significant, where it is not."""
     p = found.get("mcnemar_p")
     if p is None or p <= 1 - options.confidence or options.cluster is not None:
         return None

@@ -60,20 +60,14 @@ class Tracking(Listener):
         try:
             run = TRACKERS[self._name](room, self._folder)
             run.start()
-            run.store_init_configuration({key: _simple(value) for key, value in deciding(self._spec).items()})
+            run.store_init_configuration({key: simple(value) for key, value in deciding(self._spec).items()})
         except Exception as error:
             # Each tracker has errors of its own; a run that was to be tracked must not start untracked.
             raise InputError(f"{self._name} cannot be logged to: {' '.join(str(error).split())[:200]}") from error
         return run
 
     def epoch(self, version: str, figures: Mapping[str, Any]) -> None:
-        told = {**figures, **{f"loss/{name}": value for name, value in figures["terms"].items()}}
-        numbers = {
-            f"{version}/{name}": float(value)
-            for name, value in told.items()
-            if isinstance(value, int | float) and name != "epochs"
-        }
-        self._run.log(numbers, step=self._before[version] + figures["epoch"])
+        self._run.log(epoch_numbers(version, figures), step=self._before[version] + figures["epoch"])
 
     def close(self) -> None:
         if self._run is not None:
@@ -81,5 +75,20 @@ class Tracking(Listener):
             self._run = None
 
 
-def _simple(value: Any) -> Any:
+def epoch_numbers(version: str, figures: Mapping[str, Any]) -> dict[str, float]:
+    """A line of metrics.jsonl as a tracker takes it: numbers by name, after the version's.
+
+    >>> epoch_numbers("new", {"epoch": 0, "epochs": 3, "part": "test", "terms": {"kd": 2.0}, "error_rate_new": 0.5})
+    {'new/epoch': 0.0, 'new/error_rate_new': 0.5, 'new/loss/kd': 2.0}
+    """
+    told = {**figures, **{f"loss/{name}": value for name, value in figures["terms"].items()}}
+    return {
+        f"{version}/{name}": float(value)
+        for name, value in told.items()
+        if isinstance(value, int | float) and name != "epochs"
+    }
+
+
+def simple(value: Any) -> Any:
+    """A value of a spec as every tracker takes one."""
     return value if isinstance(value, bool | int | float | str) else str(value)

@@ -1,18 +1,16 @@
 """For a notebook: the user's own network and loader, any method, in a few lines."""
 
-import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.data import Dataset, RandomSampler
 
-from flipguard.ensembles import NetworkReference, SingleStudent
-from flipguard.methods import METHODS, build_method
 from flipguard.predictions import Predictions
+from flipguard.training.given import index_of, moved_to, objective_of, references_of, row_of, student_of
 from flipguard.training.loop import Job, OnEpoch
 from flipguard.training.loop import fit as run
 from flipguard.training.recipe import Recipe
@@ -57,9 +55,9 @@ def fit(
     """
     recipe = recipe or CAREFUL
     recipe = recipe if epochs is None else replace(recipe, epochs=epochs)
-    chosen = _objective(method, options or {})
+    chosen = objective_of(method, options or {})
     _check_given(model, loader, old)
-    references = _references(chosen, old, ensemble)
+    references = references_of(chosen, old, ensemble)
     where = device or str(next(model.parameters()).device)
     if not isinstance(loader, Sized):
         raise InputError("the loader has no length, which the learning rate's schedule needs: give it a __len__.")
@@ -67,7 +65,7 @@ def fit(
     with torch.random.fork_rng(devices=[where] if torch.device(where).type == "cuda" else []):
         torch.manual_seed(seed)
         # Within: a method's own student may draw its start.
-        student = _student(chosen, model, peers, decay_all=recipe.decay_all)
+        student = student_of(chosen, model, peers, decay_all=recipe.decay_all)
         return run(student, chosen, job, references, on_epoch=on_epoch)
 
 
@@ -93,8 +91,8 @@ def predict(
     where = device or str(next((p.device for p in model.parameters()), "cpu"))
     model.to(where).eval()
     logits, labels, ids = [], [], []
-    for x, y, names in map(_row, loader):
-        logits.append(model(_moved(x, where)).float().cpu())
+    for x, y, names in map(row_of, loader):
+        logits.append(model(moved_to(x, where)).float().cpu())
         labels.append(torch.as_tensor(y).cpu())
         ids.append(names)
     if not logits:
@@ -124,54 +122,6 @@ def _check_given(model: Any, loader: Any, old: Any) -> None:
         )
 
 
-def _objective(method: str | Method, options: Mapping[str, Any]) -> Method:
-    if not isinstance(method, str):
-        if options:
-            raise InputError("options belong to a method by name: this one is built already.")
-        return method
-    built: Method = build_method(method, **options)
-    if METHODS[method].kind != "objective":
-        raise InputError(f"'{method}' is not trained by fit: it combines networks that are.")
-    if getattr(built, "model_options", None):
-        raise InputError(f"'{method}' changes the network itself: build yours with it, and use method='none'.")
-    return built
-
-
-def _student(method: Method, model: nn.Module, peers: Sequence[nn.Module], *, decay_all: bool) -> nn.Module:
-    networks = [model, *peers]
-    if len({id(network) for network in networks}) < len(networks):
-        raise InputError("the model and its peers must be different networks, each with start weights of its own.")
-
-    def build(member: int) -> nn.Module:
-        if member >= len(networks):
-            raise InputError(
-                f"the method trains more networks than the {len(networks)} given: pass peers=[…], networks of the same "
-                "classes with start weights of their own."
-            )
-        return networks[member]
-
-    made = getattr(method, "student", None)
-    student: nn.Module = SingleStudent(model, decay_all=decay_all) if made is None else made(build, decay_all=decay_all)
-    return student
-
-
-def _references(
-    method: Method, old: nn.Module | Reference | None, ensemble: Sequence[nn.Module] | Reference | None
-) -> dict[str, Reference]:
-    given: dict[str, Any] = {"old": old, "ensemble": ensemble}
-    for name in getattr(method, "needs", ()):
-        if given[name] is None:
-            raise InputError(f"the method needs a reference: pass {name}= to fit.")
-    found: dict[str, Reference] = {}
-    for name, value in given.items():
-        if isinstance(value, Sequence) or (isinstance(value, nn.Module) and not isinstance(value, Reference)):
-            networks = list(value) if isinstance(value, Sequence) else [value]
-            found[name] = NetworkReference(name, copy.deepcopy(networks))
-        elif value is not None:
-            found[name] = value
-    return found
-
-
 class _Epochs:
     """A loader's batches by epoch, each epoch's order decided by the seed."""
 
@@ -181,13 +131,13 @@ class _Epochs:
 
     def __call__(self, epoch: int, start: int) -> Iterator[Batch]:
         first = 0
-        for step, (x, y, names) in enumerate(map(_row, self._in_order(epoch)), epoch * len(self._loader)):
+        for step, (x, y, names) in enumerate(map(row_of, self._in_order(epoch)), epoch * len(self._loader)):
             y = torch.as_tensor(y).to(self._device)
             if step - epoch * len(self._loader) >= start:
                 yield Batch(
-                    x=_moved(x, self._device),
+                    x=moved_to(x, self._device),
                     y=y,
-                    index=_index(names, first, len(y)).to(self._device),
+                    index=index_of(names, first, len(y)).to(self._device),
                     progress=torch.full((), step / self._total, device=self._device),
                     step=torch.full((), step, dtype=torch.int64, device=self._device),
                     seed=self._seed,
@@ -203,21 +153,3 @@ class _Epochs:
         if first is not None:
             yield first
             yield from batches
-
-
-def _row(batch: Any) -> tuple[Any, Any, Any]:
-    if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
-        found = f"{len(batch)} parts" if isinstance(batch, tuple | list) else type(batch).__name__
-        raise InputError(f"the loader must yield (x, y) or (x, y, id), got {found}.")
-    return batch[0], batch[1], batch[2] if len(batch) == 3 else None
-
-
-def _moved(x: Any, device: str) -> Any:
-    return {name: value.to(device) for name, value in x.items()} if isinstance(x, dict) else x.to(device)
-
-
-def _index(names: Any, first: int, rows: int) -> Tensor:
-    """Whole-number ids are the rows' places in the set; without them, the place in the loader's order."""
-    if isinstance(names, Tensor) and not names.is_floating_point():
-        return names.long()
-    return torch.arange(first, first + rows)

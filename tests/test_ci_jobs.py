@@ -1,0 +1,162 @@
+"""The ready CI jobs: their YAML is read, their commands are run, and the comment reaches a server."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import urllib.parse
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from flipguard.reports.markdown import MARKER
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+class Notes(BaseHTTPRequestHandler):
+    """As much of GitLab's API as the job speaks to: the notes of one merge request."""
+
+    notes: list[dict[str, Any]]
+    tokens: list[str | None]
+
+    def do_GET(self) -> None:
+        address = urllib.parse.urlparse(self.path)
+        assert urllib.parse.parse_qs(address.query) == {"sort": ["asc"], "per_page": ["100"]}
+        self._answer(address.path == "/api/v4/projects/7/merge_requests/11/notes", self.notes)
+
+    def do_POST(self) -> None:
+        self.notes.append({"id": 100 + len(self.notes), "body": self._body()})
+        self._answer(self.path == "/api/v4/projects/7/merge_requests/11/notes", self.notes[-1])
+
+    def do_PUT(self) -> None:
+        found = [note for note in self.notes if self.path.endswith(f"/merge_requests/11/notes/{note['id']}")]
+        found[0]["body"] = self._body()
+        self._answer(True, found[0])
+
+    def _body(self) -> str:
+        sent = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        return urllib.parse.parse_qs(sent)["body"][0]
+
+    def _answer(self, known: bool, value: Any) -> None:
+        self.tokens.append(self.headers["PRIVATE-TOKEN"])
+        self.send_response(200 if known else 404)
+        self.end_headers()
+        self.wfile.write(json.dumps(value).encode())
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[ThreadingHTTPServer]:
+    Notes.notes, Notes.tokens = [{"id": 3, "body": "Looks good to me."}], []
+    with ThreadingHTTPServer(("127.0.0.1", 0), Notes) as listening:
+        threading.Thread(target=listening.serve_forever, daemon=True).start()
+        yield listening
+        listening.shutdown()
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A repository whose two scripts bring predictions, with a gate that can be moved."""
+    label = [i % 3 for i in range(101)]
+    for name, every in (("old", 10), ("new", 17)):
+        said = [(c + 1) % 3 if i % every == 0 else c for i, c in enumerate(label)]
+        rows = "\n".join(f"{i},{c},{p}" for i, (c, p) in enumerate(zip(label, said, strict=True)))
+        (tmp_path / f"{name}.csv").write_text(f"id,label,prediction\n{rows}\n")
+    convert = "import sys, flipguard; flipguard.read_predictions(sys.argv[1]).write(sys.argv[2])"
+    for script, source in (("fetch-released-predictions.sh", "old.csv"), ("predict.sh", "new.csv")):
+        path = tmp_path / script
+        path.write_text(f"#!/bin/sh\n{sys.executable} -c '{convert}' {source} \"$1\"\n")
+        path.chmod(0o755)
+    command = tmp_path / "bin" / "flipguard"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m flipguard "$@"\n')
+    command.chmod(0o755)
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "flipguard.toml").write_text("[gate]\nmax_nfr = 0.5\n")
+    return tmp_path
+
+
+def shell(folder: Path, script: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "NO_PROXY": "127.0.0.1", **variables}
+    return subprocess.run(
+        ["bash", "-c", f"set -eo pipefail\n{script}"],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def gitlab_job() -> dict[str, Any]:
+    jobs = yaml.safe_load((EXAMPLES / "gitlab-ci.yml").read_text(encoding="utf-8"))
+    assert list(jobs) == ["flipguard"]
+    job: dict[str, Any] = jobs["flipguard"]
+    return job
+
+
+def test_the_gitlab_job_compares_and_keeps_one_comment(checkout: Path, server: ThreadingHTTPServer) -> None:
+    job = gitlab_job()
+    variables = {
+        "CI_API_V4_URL": f"http://127.0.0.1:{server.server_port}/api/v4",
+        "CI_PROJECT_ID": "7",
+        "CI_MERGE_REQUEST_IID": "11",
+        "FLIPGUARD_TOKEN": "secret",
+    }
+    fine = shell(checkout, "\n".join(job["script"]), **variables)
+    assert fine.returncode == 0, fine.stderr
+    written = [*job["artifacts"]["paths"], job["artifacts"]["reports"]["junit"]]
+    assert all((checkout / name).is_file() for name in written)
+    assert ET.parse(checkout / "flipguard.xml").getroot().tag in ("testsuites", "testsuite")
+    comment = "\n".join(job["after_script"])
+    assert shell(checkout, comment, **variables).returncode == 0
+    assert [note["body"].partition("\n")[0] for note in Notes.notes] == ["Looks good to me.", MARKER]
+    assert "the gate passes" in Notes.notes[1]["body"]
+    (checkout / "flipguard.toml").write_text("[gate]\nmax_nfr = 0.01\n")
+    assert shell(checkout, "\n".join(job["script"]), **variables).returncode == 1
+    again = shell(checkout, comment, **variables)
+    assert again.returncode == 0, again.stderr
+    assert len(Notes.notes) == 2
+    assert "the gate refuses" in Notes.notes[1]["body"]
+    assert Notes.notes[1]["body"] == (checkout / "flipguard.md").read_text()
+    assert set(Notes.tokens) == {"secret"}
+
+
+def test_the_gitlab_job_says_nothing_without_a_report_and_fails_on_a_server_that_refuses(
+    checkout: Path, server: ThreadingHTTPServer
+) -> None:
+    comment = "\n".join(gitlab_job()["after_script"])
+    variables = {"CI_PROJECT_ID": "8", "CI_MERGE_REQUEST_IID": "11", "FLIPGUARD_TOKEN": "secret"}
+    variables["CI_API_V4_URL"] = f"http://127.0.0.1:{server.server_port}/api/v4"
+    assert shell(checkout, comment, **variables).returncode == 0
+    assert Notes.tokens == []
+    (checkout / "flipguard.md").write_text(f"{MARKER}\n")
+    assert shell(checkout, comment, **variables).returncode != 0
+    assert len(Notes.notes) == 1
+
+
+def test_the_github_job_compares_by_its_own_commands(checkout: Path) -> None:
+    workflow = yaml.safe_load((EXAMPLES / "github-actions.yml").read_text(encoding="utf-8"))
+    steps = {step.get("name", ""): step for step in workflow["jobs"]["gate"]["steps"]}
+    for name in ("Predictions", "Compare"):
+        done = shell(checkout, steps[name]["run"])
+        assert done.returncode == 0, done.stderr
+    patterns = steps["Keep the reports"]["with"]["path"].split()
+    assert all(list(checkout.glob(pattern)) for pattern in patterns)
+    assert (checkout / "flipguard.md").read_text().startswith(MARKER)
+    (checkout / "flipguard.toml").write_text("[gate]\nmax_nfr = 0.01\n")
+    assert shell(checkout, steps["Compare"]["run"]).returncode == 1
+    comment = steps["Comment"]
+    assert re.search(re.escape(MARKER), comment["run"])
+    assert subprocess.run(["bash", "-n", "-c", comment["run"]], check=False).returncode == 0
