@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections import OrderedDict
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,9 @@ import torch
 from torch import nn
 
 from flipguard.checkpoints import load_checkpoint, load_start, load_weights, save_checkpoint
+from flipguard.files import EMPTY_SEAL
 from flipguard.models import split
-from flipguard.types import InputError
+from flipguard.types import DamagedFile, InputError
 
 torch.set_num_threads(1)
 
@@ -77,9 +79,36 @@ def test_damaged(tmp_path: Path, damage: str) -> None:
             "text": b"epoch,loss\n" * 9,
         }
         path.write_bytes(changed[damage])
-    with pytest.raises(InputError, match="no readable safetensors file") as error:
+    with pytest.raises(InputError, match=r"no readable safetensors file|is damaged: its content does not fit") as error:
         load_checkpoint(path)
     assert str(path) in one_line(error.value)
+
+
+def test_every_flipped_bit_is_found_and_the_file_named(tmp_path: Path) -> None:
+    """A bit of every byte; only in the text of the seal itself may one be overlooked, and then nothing is lost."""
+    path = tmp_path / "run.safetensors"
+    weight = torch.randn(7)
+    save_checkpoint(path, {"weight": weight}, {"epoch": 3})
+    whole = path.read_bytes()
+    text = range((start := whole.index(b"sha256:")), start + len(EMPTY_SEAL))
+    for place in range(len(whole)):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
+        if place in text:
+            with suppress(DamagedFile):
+                tensors, facts = load_checkpoint(path)
+                assert torch.equal(tensors["weight"], weight)
+                assert facts["epoch"] == 3
+            continue
+        with pytest.raises(DamagedFile) as caught:
+            load_checkpoint(path)
+        assert caught.value.path == path
+        assert str(path) in one_line(caught.value)
+
+
+def test_the_same_tensors_give_the_same_bytes(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        save_checkpoint(tmp_path / name, {"weight": torch.ones(7), "bias": torch.zeros(3)}, {"epoch": 3})
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -147,7 +176,7 @@ def test_killed_while_saving(tmp_path: Path) -> None:
 LIMITED = """
 import resource, sys, torch
 from flipguard.checkpoints import load_checkpoint, save_checkpoint
-from flipguard.types import InputError
+from flipguard.types import DamagedFile, InputError
 path = sys.argv[1]
 save_checkpoint(path, {"weight": torch.ones(1000)}, {})
 if len(sys.argv) == 2:

@@ -1,5 +1,9 @@
-"""Weights in safetensors, everything else in the file's JSON header; written beside and renamed, never half there."""
+"""Weights in safetensors, everything else in the file's JSON header; written beside and renamed, never half there.
 
+The header also holds the file's seal, a checksum of all its bytes, which is looked at whenever the file is read.
+"""
+
+import io
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,10 +13,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
+from flipguard.files import EMPTY_SEAL, seal, seal_holds
 from flipguard.models import SplitClassifier
-from flipguard.types import InputError
+from flipguard.types import DamagedFile, InputError
 
-FORMAT = 1
+FORMAT, SEAL = 1, "seal"
 
 
 def save_checkpoint(path: str | Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
@@ -30,7 +35,11 @@ def save_checkpoint(path: str | Path, tensors: Mapping[str, Tensor], facts: Mapp
         seen.add(storage)
     try:
         # safetensors' own save_file writes to a temporary name of its own, which a kill would leave behind for good.
-        beside.write_bytes(save(kept, metadata={"flipguard": json.dumps({"format": FORMAT, **facts})}))
+        whole = io.BytesIO(
+            save(kept, metadata={"flipguard": json.dumps({SEAL: EMPTY_SEAL, "format": FORMAT, **facts})})
+        )
+        seal(whole, at_end=False)
+        beside.write_bytes(whole.getbuffer())
         beside.replace(path)
     except OSError as error:
         beside.unlink(missing_ok=True)
@@ -38,18 +47,27 @@ def save_checkpoint(path: str | Path, tensors: Mapping[str, Tensor], facts: Mapp
 
 
 def load_checkpoint(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors, on the CPU, and the facts of a checkpoint. Nothing in it is code: no pickle is read."""
+    """The tensors, on the CPU, and the facts of a checkpoint. Nothing in it is code: no pickle is read.
+
+    A checkpoint that does not fit its own checksum is a DamagedFile. Those of other programs have none.
+    """
     path = Path(path)
     if not path.is_file():
         raise InputError(f"the checkpoint {path} does not exist.")
     try:
         # In one go: safe_open opens the file twice, and a save in between would give facts and weights of two saves.
         content = path.read_bytes()
+        if not seal_holds(io.BytesIO(content), at_end=False):
+            raise DamagedFile(f"{path} is damaged: its content does not fit its checksum.", path)
         tensors = load(content)
         header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-        return tensors, json.loads(header.get("__metadata__", {}).get("flipguard", "{}"))
+        facts = json.loads(header.get("__metadata__", {}).get("flipguard", "{}"))
+        return tensors, {name: value for name, value in facts.items() if name != SEAL}
+    except DamagedFile:
+        raise
     except (SafetensorError, ValueError, OSError) as error:
-        raise InputError(f"{path} is no readable safetensors file: {str(error).splitlines()[0]}.") from error
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise DamagedFile(f"{path} is no readable safetensors file: {reason}.", path) from error
 
 
 def load_weights(network: nn.Module, tensors: Mapping[str, Tensor], path: str | Path) -> nn.Module:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
@@ -23,6 +24,17 @@ class InputError(FlipguardError, ValueError):
     ...
     flipguard.types.InputError: old.parquet is empty: a prediction file needs at least one row.
     """
+
+
+class DamagedFile(InputError):
+    """A file is no longer what was written: bits flipped, or a part is missing. `path` is the file."""
+
+    def __init__(self, message: str, path: Path) -> None:
+        super().__init__(message, path)
+        self.path = path
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class MissingExtra(FlipguardError, ImportError):

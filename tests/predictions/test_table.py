@@ -1,6 +1,7 @@
 """Predictions in memory and on disk: facts, scores, writing."""
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from flipguard import InputError, read_predictions
+from flipguard.files import EMPTY_SEAL
 from flipguard.predictions import Predictions
+from flipguard.types import DamagedFile
 
 
 def example(**changes: Any) -> Predictions:
@@ -83,6 +86,43 @@ def test_a_failed_write_keeps_the_file_that_was_there(tmp_path: Path) -> None:
         example(classes=["cat"]).write(path)
     assert path.read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["x.parquet"]
+
+
+def test_every_flipped_bit_is_found_and_the_file_named(tmp_path: Path) -> None:
+    """A bit of every byte; only in the text of the seal itself may one be overlooked, and then nothing is lost."""
+    path = tmp_path / "p.parquet"
+    rows = Predictions.from_arrays(id=[2, 3, 5], label=[0, 1, 1], prediction=[0, 1, 0])
+    rows.write(path)
+    whole = path.read_bytes()
+    text = range((start := whole.index(b"sha256:")), start + len(EMPTY_SEAL))
+    for place in range(len(whole)):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
+        if place in text:
+            with suppress(DamagedFile):
+                assert read_predictions(path).table().equals(rows.table())
+            continue
+        with pytest.raises(DamagedFile) as caught:
+            read_predictions(path)
+        assert caught.value.path == path
+        assert str(path) in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+def test_what_another_program_makes_of_a_file_is_no_damage(tmp_path: Path) -> None:
+    """It carries our metadata on; the checksum was for the bytes that it read."""
+    Predictions.from_arrays(id=[2, 3, 5], label=[0, 1, 1], prediction=[0, 1, 0]).write(tmp_path / "p.parquet")
+    pq.write_table(pq.read_table(tmp_path / "p.parquet").slice(0, 2), tmp_path / "q.parquet")
+    assert read_predictions(tmp_path / "q.parquet").rows == 2
+    with pytest.raises(DamagedFile, match=r"r\.parquet"):
+        read_predictions(_with_broken_pages(tmp_path / "q.parquet", tmp_path / "r.parquet")).table()
+    with pytest.raises(DamagedFile, match=r"r\.parquet"):
+        list(read_predictions(tmp_path / "r.parquet").batches(["id"], size=7))
+
+
+def _with_broken_pages(path: Path, out: Path) -> Path:
+    """A copy whose footer can be read and whose rows cannot."""
+    out.write_bytes(b"PAR1" + b"\xff" * 40 + path.read_bytes()[44:])
+    return out
 
 
 def test_the_width_of_scores_is_that_of_the_first_row_that_has_any() -> None:

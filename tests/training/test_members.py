@@ -1,8 +1,12 @@
 """Members: one per seed, the same wherever they are trained, kept and resumed."""
 
+import fcntl
+import os
+import shutil
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +21,7 @@ from flipguard.data import DataSet
 from flipguard.methods import Dropout, NoTreatment, Paragon
 from flipguard.training import ModelSpec, Recipe, Seeds, TrainingError, fit_members, predict_logits, train_network
 from flipguard.training.members import MEMBER, STATE
-from flipguard.types import InputError
+from flipguard.types import DamagedFile, InputError
 
 MLP = ModelSpec("mlp", {"input_size": 11, "hidden": (13,), "dropout": 0.2})
 RECIPE = Recipe(epochs=3, batch_size=16, learning_rate=0.05)
@@ -62,6 +66,42 @@ def test_a_member_that_exists_is_not_trained_again(data: DataSet, tmp_path: Path
     assert same(more[1], first[0])
     assert {path: path.stat().st_mtime_ns for path in files} == files
     assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_a_member_that_another_run_is_at_is_waited_for(data: DataSet, tmp_path: Path) -> None:
+    """Two runs that share a folder: the second neither trains the member too nor writes into the first one's files."""
+    (done,) = fit_members(MLP, data, RECIPE, [1], folder=tmp_path / "done", processes=1)
+    (member,) = (tmp_path / "done").rglob(MEMBER)
+    home = tmp_path / "shared" / member.parent.name
+    home.mkdir(parents=True)
+    other = os.open(home, os.O_RDONLY)
+    fcntl.flock(other, fcntl.LOCK_EX)
+    with ThreadPoolExecutor(1) as second:
+        found = second.submit(fit_members, MLP, data, RECIPE, [1], folder=tmp_path / "shared", processes=1)
+        time.sleep(0.3)
+        assert not found.done()
+        assert not list(home.iterdir())
+        written = shutil.copy(member, home)
+        before = Path(written).stat().st_mtime_ns
+        os.close(other)
+        assert same(found.result()[0], done)
+    assert Path(written).stat().st_mtime_ns == before
+
+
+def test_a_damaged_member(data: DataSet, tmp_path: Path) -> None:
+    first = fit_members(MLP, data, RECIPE, [1, 2], folder=tmp_path, processes=1)
+    member = min(tmp_path.rglob(MEMBER))
+    content = member.read_bytes()
+    member.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(DamagedFile, match=f"{member} is damaged"):
+        fit_members(MLP, data, RECIPE, [1, 2], folder=tmp_path, processes=1)
+    told: list[tuple[int, int]] = []
+    again = fit_members(
+        MLP, data, RECIPE, [1, 2], folder=tmp_path, processes=1, repair=True, on_member=lambda *done: told.append(done)
+    )
+    assert told == [(1, 2), (2, 2)]
+    assert all(same(one, other) for one, other in zip(first, again, strict=True))
+    assert member.read_bytes() == content
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ def export(
         typer.Option(metavar="KEY=VALUE…|SPEC", help="The data to check it on. Default: the run's own."),
     ] = None,
     rows: Annotated[int, typer.Option(min=2, help="Samples of the test part to check it on.")] = 256,
+    trust: o.Trust = False,
     debug: o.Debug = False,
 ) -> int:
     """Write a release's plain network for other programs, and check that it says what the run says.
@@ -41,16 +42,18 @@ def export(
     """
     check_outputs({"--out": out}, [])
     room = with_torch("flipguard.releases.export", "the export", "train")
-    release, split, said = _found(run, version, data)
+    release, split, said = _found(run, version, data, trust=trust)
     found = room.export_release(release, split, format=format, path=out, said=said, rows=rows)
+    from flipguard.reports.wording import clean
+
     say(
-        f"{found.path}: {release.name} as {found.format}; the same class on {found.rows:,} samples, the largest "
-        f"difference of a logit {found.largest_difference:.2g}.\n"
+        f"{clean(found.path, 200)}: {clean(release.name)} as {found.format}; the same class on {found.rows:,} "
+        f"samples, the largest difference of a logit {found.largest_difference:.2g}.\n"
     )
     return 0
 
 
-def _found(run: str, version: str | None, data: list[str] | None) -> tuple[Any, Any, Any]:
+def _found(run: str, version: str | None, data: list[str] | None, *, trust: bool) -> tuple[Any, Any, Any]:
     """The release, the test samples, and what the run said of them, unless other data was named."""
     from flipguard.predictions import read_predictions
 
@@ -59,7 +62,7 @@ def _found(run: str, version: str | None, data: list[str] | None) -> tuple[Any, 
     home = releases.version_home(Path(run), version)
     plan = _own_data(home) if data is None else import_module("flipguard.spec.training").read_data_plan(data)
     said = None if data else read_predictions(home / "predictions" / "test.parquet")
-    return releases.load_release(run, version), material.load(plan).part("test"), said
+    return releases.load_release(run, version, trust=trust), material.load(plan).part("test"), said
 
 
 def _own_data(home: Path) -> Any:

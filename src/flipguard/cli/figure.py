@@ -91,7 +91,10 @@ def figure(
         from flipguard.analysis.draw import draw
 
         draw(plot, out)
-    say("".join(f"{fact}: {value:.4g}\n" for fact, value in plot.facts.items()) + f"{out}: {plot.source}\n")
+    from flipguard.reports.wording import clean
+
+    facts = "".join(f"{clean(fact)}: {value:.4g}\n" for fact, value in plot.facts.items())
+    say(f"{facts}{clean(out, 200)}: {clean(plot.source, 200)}\n")
     return 0
 
 

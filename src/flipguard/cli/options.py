@@ -23,6 +23,7 @@ Flips = Annotated[
 ]
 Html = Annotated[str | None, _option("--html", "Write a page to look at: one file, no network.", OUTPUT, "FILE")]
 Plain = Annotated[bool, _option("--plain", "No colour, 100 columns; the default when stdout is no terminal.", OUTPUT)]
+Trust = Annotated[bool, _option("--trust", "Run code that the spec or the run names (module:factory).", SETTINGS)]
 Debug = Annotated[bool, _option("--debug", "Show the traceback of an error.", OUTPUT)]
 
 By = Annotated[

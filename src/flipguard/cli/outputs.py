@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import glob
 import io
 import os
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 STDOUT = "-"
+# The second row of control characters, and those that turn the direction of writing.
+_OBEYED = (*range(0x7F, 0xA0), 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+_ESCAPED = {code: f"\\u{code:04x}" for code in _OBEYED}
 
 
 def check_outputs(outputs: Mapping[str, str | None], inputs: Iterable[str]) -> None:
@@ -54,7 +58,8 @@ def deliver(
         if path != STDOUT:
             write_text(Path(path), text)
     if STDOUT in texts:
-        say(texts[STDOUT])
+        # JSON may hold these as they are, and some terminals obey them; no other text has them.
+        say(texts[STDOUT].translate(_ESCAPED))
     else:
         _show(table(), plain=plain or not sys.stdout.isatty())
 
@@ -77,6 +82,9 @@ def say(text: str) -> None:
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
-    except BrokenPipeError:
+    except OSError as error:
+        # A reader that left, or a terminal that was closed; on a full disk the user must know.
+        if error.errno not in (errno.EPIPE, errno.EIO):
+            raise InputError(f"the output cannot be written: {error.strerror}.") from error
         # Python would complain when it flushes again on exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -29,6 +29,7 @@ def predict(
         str, typer.Option(metavar="NAME", help="train, validation, test, or a part of the data's own.")
     ] = "test",
     device: Annotated[str, typer.Option(metavar="NAME", help="cpu, cuda, cuda:1, or auto.")] = "auto",
+    trust: o.Trust = False,
     debug: o.Debug = False,
 ) -> int:
     """Write what a released network says about any data whose classes it knows.
@@ -43,7 +44,9 @@ def predict(
         raise InputError(f"--out {out}: predictions are written as .parquet.")
     plan = read_data_plan(data)
     room = with_torch("flipguard.releases.release", "prediction", "train")
-    said = room.predict_release(run, plan, version=version, part=part, device=device)
+    said = room.predict_release(run, plan, version=version, part=part, device=device, trust=trust)
+    from flipguard.reports.wording import clean
+
     written: Any = said.write(out)
-    say(f"{written.rows:,} predictions of {said.model} {said.version}: {out}\n")
+    say(f"{written.rows:,} predictions of {clean(said.model)} {clean(said.version)}: {clean(out, 200)}\n")
     return 0

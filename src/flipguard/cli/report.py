@@ -97,10 +97,11 @@ def report(
     options, notes = comparison_options(given)
     options["gate"] = _gate(given["gate"], options["gate"], notes)
     text, negative_flips = _page(given, options, notes)
+    from flipguard.reports.wording import clean
     from flipguard.reports.write import write_text
 
     write_text(Path(out), text)
-    say(f"{out}: {negative_flips:,} negative flips, {len(text.encode()) / 1e6:.1f} MB\n")
+    say(f"{clean(out, 200)}: {negative_flips:,} negative flips, {len(text.encode()) / 1e6:.1f} MB\n")
     return 0
 
 

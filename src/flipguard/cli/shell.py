@@ -1,9 +1,11 @@
 """How a command ends: one line for what went wrong, the exit code, and options that take several values."""
 
+import os
 import shlex
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import typer
@@ -24,7 +26,7 @@ class OneLineErrors(TyperGroup):
             code = super().main(given, *positional, **options) or 0
         except Exception as error:
             if "--debug" in given:
-                traceback.print_exc()
+                sys.stderr.write(without_controls(traceback.format_exc()))
             code = INTERRUPTED if _is_interrupt(error) else BAD_INPUT
             complain("interrupted." if code == INTERRUPTED else one_line(error))
         sys.exit(code)
@@ -46,7 +48,26 @@ def command_line() -> str:
 
 
 def complain(message: str) -> None:
-    print(f"flipguard: {message}", file=sys.stderr)
+    with suppress(OSError):
+        print(f"flipguard: {message}", file=sys.stderr)
+
+
+def without_terminal() -> None:
+    """Where the terminal is gone, nothing more can be said: Python would fail when it flushes on exit."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def without_controls(text: str) -> str:
+    """Lines as they are, but for characters that a terminal would obey: data stands in messages.
+
+    >>> without_controls("a\\x1b[31mb\\x9bc\\n")
+    'a[31mbc\\n'
+    """
+    return "".join(c for c in text if c.isprintable() or c in "\n\t")
 
 
 def one_line(error: Exception) -> str:

@@ -1,8 +1,9 @@
 """`flipguard train SPEC`."""
 
-import multiprocessing
 import sys
+from importlib import import_module
 from pathlib import Path
+from signal import SIGHUP, SIGINT, SIGTERM
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,7 +11,7 @@ import typer
 from flipguard.cli import options as o
 from flipguard.cli.demo import with_torch
 from flipguard.cli.outputs import STDOUT, check_outputs, deliver, say
-from flipguard.cli.shell import INTERRUPTED, REFUSED, complain
+from flipguard.cli.shell import REFUSED, complain, without_terminal
 from flipguard.types import MissingExtra
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ EPILOG = """Examples:
   flipguard train recipes/digits_update.yaml train.epochs=3 method.alpha=0.9 --out runs/trial
 
   flipguard train update.yaml --device cuda --track tensorboard --json run.json"""
+STOPPED = {SIGINT: "interrupted", SIGTERM: "told to end", SIGHUP: "the terminal was closed"}
 
 
 def train(
@@ -43,6 +45,10 @@ def train(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check everything, print the resolved spec, train nothing.")
     ] = False,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Check every file of the run, and make again what is damaged.")
+    ] = False,
+    trust: o.Trust = False,
     debug: o.Debug = False,
 ) -> int:
     """Train an update, or a chain of versions, and compare every version with those before it.
@@ -50,7 +56,7 @@ def train(
     The same command again goes on where it stopped, or says that it is finished. Under torchrun or accelerate launch
     every process trains, and the first writes.
 
-    Exit status: 0 done, 1 the spec's gate refuses, 2 bad input, 130 interrupted.
+    Exit status: 0 done, 1 the spec's gate refuses, 2 bad input, 130 interrupted (129 when the terminal was closed).
     """
     from flipguard.spec.training import read_training_spec
 
@@ -61,20 +67,21 @@ def train(
     if not releases.leads():
         # A launcher's first process speaks for all.
         if not dry_run:
-            releases.train(wanted, folder, device=device)
+            releases.train(wanted, folder, device=device, trust=trust, repair=repair)
         return 0
     if dry_run:
-        return _dry_run(releases, wanted, folder, device)
+        return _dry_run(releases, wanted, folder, device=device, trust=trust)
     listener = _listener(track, quiet=json == STDOUT, plain=plain)
+    signals = import_module("flipguard.training.signals")
     try:
-        outcome = releases.train(wanted, folder, listener=listener, device=device)
-    except KeyboardInterrupt:
+        with signals.heeded():
+            outcome = releases.train(wanted, folder, listener=listener, device=device, trust=trust, repair=repair)
+    except signals.Stopped as stop:
         listener.close()
-        # A signal to this process alone does not reach the members', for which Python would wait before it exits.
-        for child in multiprocessing.active_children():
-            child.terminate()
-        complain(f"interrupted. The same command goes on from what {folder} holds.")
-        return INTERRUPTED
+        if stop.number == SIGHUP:
+            without_terminal()
+        complain(f"{STOPPED[stop.number]}. The same command goes on from what {folder} holds.")
+        return int(stop.status)
     finally:
         listener.close()
     _write_reports(outcome)
@@ -82,11 +89,11 @@ def train(
     return REFUSED if outcome.passed is False else 0
 
 
-def _dry_run(releases: Any, wanted: "TrainSpec", folder: Path, device: str | None) -> int:
+def _dry_run(releases: Any, wanted: "TrainSpec", folder: Path, *, device: str | None, trust: bool) -> int:
     from flipguard.releases.resolved import as_dict
     from flipguard.releases.yaml_text import as_yaml
 
-    say(as_yaml(as_dict(releases.check(wanted, folder, device=device))))
+    say(as_yaml(as_dict(releases.check(wanted, folder, device=device, trust=trust))))
     return 0
 
 

@@ -175,12 +175,15 @@ def read_class_map(path: str | Path) -> dict[str, str]:
     if path.suffix.lower() == ".json":
         try:
             mapping = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InputError(f"the class map {path} is not valid JSON: {error}.") from error
         if not isinstance(mapping, dict):
             raise InputError(f'the class map {path} must be one JSON object such as {{"old name": "new name"}}.')
         return {str(before): str(after) for before, after in mapping.items()}
-    rows = list(csv.reader(text.splitlines()))
+    try:
+        rows = list(csv.reader(text.splitlines()))
+    except csv.Error as error:
+        raise InputError(f"the class map {path} is not valid CSV: {error}.") from error
     if not rows or [cell.strip() for cell in rows[0]] != ["old", "new"] or any(len(row) != 2 for row in rows):
         raise InputError(
             f"the class map {path} must be JSON, or a CSV file with the header old,new and two cells a line."

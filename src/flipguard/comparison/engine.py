@@ -166,9 +166,13 @@ def _check_range(connection: duckdb.DuckDBPyConnection, predictions: Predictions
         return low is not None and low < 0
     if low < 0 or high >= count:
         bad = low if low < 0 else high
-        row = connection.execute(f"SELECT id FROM {view} WHERE {column} = ? LIMIT 1", [bad]).fetchall()[0]
+        rows = connection.execute(f"SELECT id FROM {view} WHERE {column} = ? LIMIT 1", [bad]).fetchall()
+        if not rows:
+            raise InputError(
+                f"{predictions.name} is damaged: its footer speaks of {column} {bad}, which no row has. Write it again."
+            )
         raise InputError(
-            f"{predictions.name}: {column} {bad} (id {row[0]}) is outside its {count} classes (0 to {count - 1})."
+            f"{predictions.name}: {column} {bad} (id {rows[0][0]}) is outside its {count} classes (0 to {count - 1})."
         )
     return False
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import tarfile
-import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -52,8 +51,11 @@ def read_members(archive: Path, folder: str, names: Sequence[str], *, md5: str |
                 if stream is None or member.size > MAX_MEMBER_BYTES:
                     raise InputError(f"{archive}: {member.name} is not a plain file of a size that can be read.")
                 found[name] = stream.read()
-    except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
-        raise InputError(f"{archive} cannot be read as a tar.gz archive ({error}).") from error
+    except InputError:
+        raise
+    except Exception as error:
+        # TarError, OSError, EOFError, zlib.error; a header that is cut short is a TypeError.
+        raise InputError(f"{archive} cannot be read as a tar.gz archive ({' '.join(str(error).split())}).") from error
     missing = [name for name in names if name not in found]
     if missing:
         raise InputError(f"{archive} has no member {folder}/{missing[0]}.")

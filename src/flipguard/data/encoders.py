@@ -176,7 +176,7 @@ def read_encoder(path: str | Path, *, length: int | None = None) -> "WordEncoder
     try:
         content = path.read_text(encoding="utf-8")
         found: dict[str, Any] = json.loads(content)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path} is no readable tokenizer file ({error}).") from error
     if not isinstance(found, dict):
         raise InputError(f"{path} is no tokenizer file: it must hold one JSON object.")

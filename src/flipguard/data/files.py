@@ -1,6 +1,7 @@
 """Image files that are decoded when they are needed, by worker processes, for data that does not fit into memory."""
 
 import importlib
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,7 +33,11 @@ def open_image(path: Path, *, max_pixels: int = MAX_PIXELS) -> Any:
     """A decoded RGB Pillow image. Unreadable, truncated and oversized files are an error that names the file."""
     image_module = pillow()
     try:
-        with image_module.open(path) as image:
+        with warnings.catch_warnings():
+            # Pillow warns of sizes near its own limit; here they are refused.
+            warnings.simplefilter("ignore", image_module.DecompressionBombWarning)
+            image = image_module.open(path)
+        with image:
             width, height = image.size
             if width * height > max_pixels:
                 raise InputError(

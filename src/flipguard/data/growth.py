@@ -53,7 +53,7 @@ class Growth:
             found: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
             ids = found["ids"]
             return cls(**{**found, "classes": tuple(found["classes"]), "ids": None if ids is None else tuple(ids)})
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise InputError(f"{path} is no readable record of grown data ({error}): draw again.") from error
 
 

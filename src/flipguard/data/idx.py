@@ -42,8 +42,10 @@ def _parse(file: Any, path: Path, dimensions: int) -> npt.NDArray[np.uint8]:
         raise InputError(f"{path} is truncated: it ends inside its header.")
     shape = struct.unpack(f">{dimensions}I", header)
     size = math.prod(shape)
-    if size > MAX_BYTES:
-        raise InputError(f"{path} claims {size:,} bytes; over {MAX_BYTES:,} are refused.")
+    # No images of a gigantic size are an array that NumPy cannot make either.
+    if math.prod(max(side, 1) for side in shape) > MAX_BYTES:
+        sides = " × ".join(f"{side:,}" for side in shape)
+        raise InputError(f"{path} claims {sides} bytes; over {MAX_BYTES:,} are refused.")
     data = file.read(size + 1)
     if len(data) != size:
         what = "has more than" if len(data) > size else f"is truncated: it has {len(data):,} of"

@@ -10,6 +10,7 @@ import torch
 
 from flipguard.data.augment import measure_normalisation
 from flipguard.data.dataset import DataSet, Inputs, Kind, Split, Texts, numbered_ids
+from flipguard.files import check_unpacked
 from flipguard.types import InputError
 
 Arrays = dict[str, npt.NDArray[Any]]
@@ -22,10 +23,18 @@ def read_npz(path: Path) -> Arrays:
         raise InputError(f"{path} does not exist.")
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
+            unpacked = sum(entry.file_size for entry in archive.zip.infolist())
+            check_unpacked(path, path.stat().st_size, unpacked)
+            arrays = {name: archive[name] for name in archive.files}
+    except InputError:
+        raise
     except Exception as error:
         # A damaged archive can fail as BadZipFile, zlib.error, ValueError, EOFError, OSError or AttributeError.
         raise InputError(f"{path} cannot be read as an NPZ archive ({' '.join(str(error).split())}).") from error
+    other = next((name for name, array in arrays.items() if not isinstance(array, np.ndarray)), None)
+    if other is not None:
+        raise InputError(f"{path}: its member {other!r} is no array; an NPZ archive holds nothing else.")
+    return arrays
 
 
 def column(arrays: Arrays, name: str, path: Path) -> npt.NDArray[Any]:

@@ -1,6 +1,5 @@
 """SVHN, cropped digits (Netzer et al. 2011): train_32x32.mat, test_32x32.mat and, if it is there, extra_32x32.mat."""
 
-import importlib
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +8,7 @@ import torch
 from flipguard.data.archive import check_md5
 from flipguard.data.augment import measure_normalisation
 from flipguard.data.dataset import DataSet, Split, numbered_ids
+from flipguard.data.matlab import read_matlab
 from flipguard.types import InputError
 
 _MD5 = {
@@ -38,13 +38,7 @@ def load_svhn(root: Path, *, extra: bool = False, verify: bool = True) -> DataSe
 
 def read_mat(path: Path, part: str) -> Split:
     """X (H, W, C, N) and y (N, 1) of a MATLAB file, version 5; label 10 stands for the digit 0."""
-    try:
-        found = importlib.import_module("scipy.io").loadmat(path, variable_names=["X", "y"])
-    except NotImplementedError as error:
-        raise InputError(f"{path} is a MATLAB 7.3 (HDF5) file; the published SVHN files are of version 5.") from error
-    except Exception as error:
-        # Damaged files raise ValueError, TypeError, OSError, zlib.error, MatReadError and others.
-        raise InputError(f"{path} cannot be read as a MATLAB file ({' '.join(str(error).split())}).") from error
+    found = read_matlab(path, ("X", "y"))
     x, y = found.get("X"), found.get("y")
     if x is None or y is None or x.ndim != 4 or x.shape[:3] != (32, 32, 3) or x.dtype != np.uint8:
         raise InputError(f"{path} does not hold X, bytes (32, 32, 3, N), and y.")

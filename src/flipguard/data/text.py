@@ -16,6 +16,9 @@ from flipguard.data.encoders import Encoder, WordEncoder, read_encoder
 from flipguard.models.pretrained import pretrained_folder
 from flipguard.types import InputError
 
+MOST_CHARACTERS = 1_000_000
+"""Of one text. A tokenizer takes many times a text's size in memory, and no text to be classified is a library."""
+
 AG_NEWS_CLASSES = ("World", "Sports", "Business", "Sci/Tech")
 
 
@@ -38,6 +41,9 @@ def encode_text(data: DataSet, encode: Encoder | Callable[[list[str]], Mapping[s
 def _encode_split(split: Split, *, encode: Callable[[list[str]], Mapping[str, Tensor]]) -> Split:
     if not isinstance(split.x, tuple):
         raise InputError("only raw texts can be encoded; this data set holds tensors or files already.")
+    longest = max(map(len, split.x), default=0)
+    if longest > MOST_CHARACTERS:
+        raise InputError(f"a text has {longest:,} characters; texts of more than {MOST_CHARACTERS:,} are refused.")
     return replace(split, x=dict(encode(list(split.x))))
 
 
@@ -108,7 +114,7 @@ def load_clinc150(root: Path, *, file: str = "data_full.json") -> DataSet:
     )
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path} cannot be read as a JSON file ({error}).") from error
     if not isinstance(found, dict) or not set(CLINC_PARTS) <= set(found):
         raise InputError(f"{path} must hold the parts {', '.join(CLINC_PARTS)}, each a list of [text, intent].")

@@ -107,7 +107,7 @@ def read_pickle(data: bytes, *, name: str) -> dict[str, Any]:
         # fix_imports would rename Python 2 modules, and the error should name what the file says.
         found = _Reader(io.BytesIO(data), fix_imports=False, encoding="bytes").load()
     except Refused as error:
-        raise InputError(f"{name}: the pickle asks for {error}, which is refused.") from error
+        raise InputError(f"{name}: the pickle asks for {' '.join(str(error).split())}, which is refused.") from error
     except Exception as error:
         # Damaged pickles raise nearly anything: UnpicklingError, EOFError, IndexError, KeyError, TypeError, …
         raise InputError(f"{name} cannot be read as a pickle ({' '.join(str(error).split())}).") from error

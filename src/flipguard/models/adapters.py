@@ -18,6 +18,9 @@ from flipguard.models.transformer import masked_mean
 from flipguard.types import InputError, MissingExtra
 
 _SPLIT_OPTIONS = ("head", "feature_width", "dropout")
+_TIMM_FILES = ("checkpoint_path", "pretrained_cfg", "pretrained_cfg_overlay")
+"""Options of timm's that make it read a file or an address of the caller's choice, pickles included."""
+
 _IMAGENET_CLASSES = 1000
 """What all of torchvision's weights for classifiers were trained on."""
 
@@ -33,6 +36,11 @@ def timm_model(
     **options: Any,
 ) -> nn.Module:
     """A network of timm; further options go to `timm.create_model` (`pretrained=True`, `drop_path_rate=…`)."""
+    for option in _TIMM_FILES:
+        if option in options:
+            raise InputError(
+                f"timm:{name}: {option} may name a pickle, which is never read; start from `init` instead."
+            )
     timm = _library("timm", "timm")
     if not timm.is_model(name.partition(".")[0]):
         raise InputError(f"timm has no model '{name}'{nearest(name, timm.list_models())}")
@@ -194,6 +202,16 @@ ADAPTERS: dict[str, Callable[..., nn.Module]] = {
     "onnx": onnx_model,
 }
 """What stands before the colon in a name; any other prefix is a Python module of the user's."""
+
+
+def names_code(name: str) -> bool:
+    """Whether building the network would import and call a module that the name itself chooses.
+
+    >>> names_code("timm:resnet18"), names_code("zoo.small:tiny")
+    (False, True)
+    """
+    prefix, colon, _ = name.partition(":")
+    return bool(colon) and prefix not in ADAPTERS
 
 
 def _library(module: str, extra: str) -> Any:

@@ -6,6 +6,7 @@ import gzip
 import re
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,9 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from flipguard.files import check_unpacked, seal_holds
 from flipguard.predictions.columns import RESERVED, Need, check_columns, is_text, plain_type, to_arrow
-from flipguard.predictions.table import Predictions, stored_metadata
-from flipguard.types import InputError
+from flipguard.predictions.table import Predictions, rows_of, stored_metadata
+from flipguard.types import DamagedFile, InputError
 
 _PARQUET = (".parquet", ".pq")
 _ARROW = (".arrow", ".feather", ".ipc")
@@ -125,7 +127,11 @@ def _read_file(path: Path, name: str, need: Need) -> Predictions:
 
 
 def _read_parquet(paths: tuple[Path, ...], name: str, need: Need) -> Predictions:
-    """Only the footers are read: schema, number of rows, metadata."""
+    """Only the footers are kept: schema, number of rows, metadata. What flipguard wrote must fit its checksum."""
+    for path in paths:
+        with path.open("rb") as file:
+            if not seal_holds(file, at_end=True):
+                raise DamagedFile(f"{path} is damaged: its content does not fit its checksum.", path)
     footers = [_parquet_footer(path) for path in paths]
     schema = footers[0][0]
     for path, (other, _) in zip(paths, footers, strict=True):
@@ -143,9 +149,11 @@ def _read_parquet(paths: tuple[Path, ...], name: str, need: Need) -> Predictions
     if len(paths) > 1:
         known["fingerprint"] = None
     if any(_needs_plain_columns(part) for part, _ in footers):
-        table = pa.concat_tables(
-            (pq.read_table(path, partitioning=None) for path in paths), promote_options="permissive"
-        )
+        parts = []
+        for path in paths:
+            with rows_of(path):
+                parts.append(pq.read_table(path, partitioning=None))
+        table = pa.concat_tables(parts, promote_options="permissive")
         return Predictions.from_table(table, name=name, need=need, **known)
     for part, _ in footers:
         check_columns(part, name, need)
@@ -169,8 +177,8 @@ def _parquet_footer(path: Path) -> tuple[pa.Schema, int]:
         with pq.ParquetFile(path) as file:
             return file.schema_arrow, int(file.metadata.num_rows)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise InputError(
-            f"{path} is no readable Parquet file ({_first_line(error)}). Was it written to the end?"
+        raise DamagedFile(
+            f"{path} is no readable Parquet file ({_first_line(error)}). Was it written to the end?", path
         ) from error
 
 
@@ -194,7 +202,10 @@ def _read_arrow(path: Path, name: str, need: Need) -> Predictions:
             except pa.ArrowInvalid:
                 source.seek(0)
                 table = pa.ipc.open_stream(source).read_all()
-    except pa.ArrowException as error:
+            # Arrow takes lengths and places in a file as they are; followed unchecked, they lead anywhere in memory.
+            table.validate(full=True)
+            _ = table.column_names
+    except (pa.ArrowException, UnicodeDecodeError) as error:
         raise InputError(f"{name} is no readable Arrow file ({_first_line(error)}).") from error
     return Predictions.from_table(table, name=name, need=need)
 
@@ -205,8 +216,15 @@ def _read_npz(path: Path, name: str, need: Need) -> Predictions:
     try:
         # NumPy leaves the file open if the archive is broken.
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            unpacked = sum(entry.file_size for entry in archive.zip.infolist())
+            check_unpacked(path, path.stat().st_size, unpacked)
             columns = {key: archive[key] for key in archive.files}
-    except (ValueError, zipfile.BadZipFile, EOFError, KeyError, RuntimeError) as error:
+            if any(not isinstance(column, np.ndarray) for column in columns.values()):
+                raise ValueError("it holds other things than arrays")
+    except InputError:
+        raise
+    except Exception as error:
+        # A damaged archive can fail as BadZipFile, zlib.error, ValueError, SyntaxError, MemoryError and more.
         hint = " Save strings as a NumPy string array, not as objects." if "pickle" in str(error).lower() else ""
         raise InputError(f"{name} is no readable NPZ file ({_first_line(error)}).{hint}") from error
     facts = {
@@ -231,6 +249,8 @@ def _read_npz(path: Path, name: str, need: Need) -> Predictions:
 def _read_csv(path: Path, name: str, need: Need) -> Predictions:
     import duckdb
 
+    if path.suffix.lower() == ".gz":
+        _check_gzip(path)
     try:
         table, exact = _csv_rows(path)
     except duckdb.Error as error:
@@ -254,6 +274,17 @@ def _read_csv(path: Path, name: str, need: Need) -> Predictions:
             "A CSV file needs a header line such as id,label,prediction."
         )
     return Predictions.from_table(table, name=name, need=need)
+
+
+def _check_gzip(path: Path) -> None:
+    packed, unpacked = path.stat().st_size, 0
+    with gzip.open(path) as file:
+        try:
+            while chunk := file.read(1 << 20):
+                unpacked += len(chunk)
+                check_unpacked(path, packed, unpacked)
+        except (EOFError, zlib.error) as error:
+            raise InputError(f"{path} is no readable gzip file ({_first_line(error)}).") from error
 
 
 def _csv_rows(path: Path) -> tuple[pa.Table, list[str]]:

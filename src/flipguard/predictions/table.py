@@ -4,6 +4,7 @@ import json
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from flipguard.files import whole_file
+from flipguard.files import EMPTY_SEAL, is_special, seal, whole_file
 from flipguard.predictions.columns import (
     RESERVED,
     Need,
@@ -26,9 +27,9 @@ from flipguard.predictions.columns import (
     to_arrow,
 )
 from flipguard.predictions.fingerprint import fingerprint
-from flipguard.types import InputError
+from flipguard.types import DamagedFile, InputError
 
-METADATA_KEY = b"flipguard"
+METADATA_KEY, SEAL_KEY = b"flipguard", "flipguard.seal"
 FORMAT = 1
 
 
@@ -172,7 +173,7 @@ class Predictions:
             return
         for path in self.source:
             # Buffered ahead, the column chunks of the whole file would stay in memory.
-            with pq.ParquetFile(path, pre_buffer=False) as file:
+            with rows_of(path), pq.ParquetFile(path, pre_buffer=False) as file:
                 for batch in file.iter_batches(size, columns=list(columns)):
                     yield _decoded(batch)
 
@@ -206,11 +207,12 @@ class Predictions:
         chosen = list(columns) if columns is not None else list(self.columns)
         if isinstance(self.source, pa.Table):
             return self.source.select(chosen)
-        parts = [
-            pa.Table.from_batches([_decoded(b) for b in part.select(chosen).to_batches()])
-            for part in (pq.read_table(path, columns=chosen, partitioning=None) for path in self.source)
-            if part.num_rows
-        ]
+        parts = []
+        for path in self.source:
+            with rows_of(path):
+                part = pq.read_table(path, columns=chosen, partitioning=None)
+            if part.num_rows:
+                parts.append(pa.Table.from_batches([_decoded(b) for b in part.select(chosen).to_batches()]))
         return pa.concat_tables(parts, promote_options="permissive")
 
     def data_fingerprint(self) -> str:
@@ -221,7 +223,10 @@ class Predictions:
         return fingerprint(table["id"], labels)
 
     def write(self, path: str | Path) -> "Predictions":
-        """Write one Parquet file: beside the target first, then renamed over it, so that it is never half there."""
+        """Write one Parquet file: beside the target first, then renamed over it, so that it is never half there.
+
+        Its footer holds a checksum of all its bytes, which `read_predictions` looks at.
+        """
         path = Path(path)
         if path.suffix.lower() not in (".parquet", ".pq"):
             raise InputError(
@@ -241,8 +246,24 @@ class Predictions:
         compact = [f.name for f in table.schema if not is_list(f.type) and not pa.types.is_floating(f.type)]
         with whole_file(path) as beside:
             path.parent.mkdir(parents=True, exist_ok=True)
-            pq.write_table(table, beside, compression="zstd", use_dictionary=compact, row_group_size=100_000)
+            with pq.ParquetWriter(beside, table.schema, compression="zstd", use_dictionary=compact) as writer:
+                writer.write_table(table, row_group_size=100_000)
+                # In the footer alone: in the table's own metadata it would be stored a second time, encoded.
+                writer.add_key_value_metadata({SEAL_KEY: EMPTY_SEAL})
+            if not is_special(beside):
+                with beside.open("r+b") as file:
+                    seal(file, at_end=True)
         return replace(self, fingerprint=computed, name=str(path))
+
+
+@contextmanager
+def rows_of(path: Path) -> Iterator[None]:
+    """Within, what Arrow cannot read of a file's rows is an error that names the file."""
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")[:200]
+        raise DamagedFile(f"{path}: its rows cannot be read ({reason}). Was it written to the end?", path) from error
 
 
 def _decoded(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -267,7 +288,7 @@ def stored_metadata(schema: pa.Schema, name: str) -> dict[str, Any]:
             "fingerprint": stored.get("fingerprint"),
             "metadata": dict(stored.get("metadata") or {}),
         }
-    except (ValueError, AttributeError, TypeError) as error:
+    except (ValueError, AttributeError, TypeError, RecursionError) as error:
         raise InputError(f"{name}: its flipguard metadata is not readable ({error}). Write the file again.") from error
     if found["classes"] is not None:
         found["classes"] = class_names(found["classes"], name)

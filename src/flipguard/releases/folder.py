@@ -203,7 +203,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """What write_json wrote."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path} cannot be read: {' '.join(str(error).split())}.") from error
     if not isinstance(found, dict):
         raise InputError(f"{path} holds no JSON object.")

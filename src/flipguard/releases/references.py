@@ -35,6 +35,7 @@ class Task:
     members: Path
     device: str
     listener: Listener
+    repair: bool = False
 
     @property
     def name(self) -> str:
@@ -133,6 +134,7 @@ def members(task: Task, start: ModelSpec | None = None) -> list[nn.Module]:
             device=task.device,
             checkpoint_every=plan.train.checkpoint_every,
             on_member=tell,
+            repair=task.repair,
         )
         found.update(zip(places, networks, strict=True))
     return [found[place] for place in range(plan.members)]

@@ -17,9 +17,10 @@ from flipguard.releases import material
 from flipguard.releases.folder import CARD, MODEL, SPEC, read_json, write_json
 from flipguard.releases.plan import DataPlan
 from flipguard.releases.resolved import check_data
+from flipguard.releases.trust import check_name
 from flipguard.releases.yaml_text import parse_yaml
 from flipguard.training import ModelSpec, as_predictions, predict_logits
-from flipguard.types import InputError, Normalisation
+from flipguard.types import DamagedFile, InputError, Normalisation
 
 FORMAT, TOKENIZER = 1, "tokenizer.json"
 
@@ -100,8 +101,11 @@ class Release:
         write_json(home / CARD, self.card())
 
 
-def load_release(path: str | Path, version: str | None = None) -> Release:
-    """The released network of a run folder (by default its last version), or of one version's own folder."""
+def load_release(path: str | Path, version: str | None = None, *, trust: bool = False) -> Release:
+    """The released network of a run folder (by default its last version), or of one version's own folder.
+
+    A network that is made by code of its author's, which the folder only names, is built with `trust` alone.
+    """
     home = version_home(Path(path), version)
     card = read_json(home / CARD)
     if card.get("kind") == "predictions":
@@ -114,13 +118,16 @@ def load_release(path: str | Path, version: str | None = None) -> Release:
         combination = card["combination"]
     except (KeyError, TypeError) as error:
         raise InputError(f"{home / CARD} is no release's: {error} is missing or of another kind.") from error
+    check_name(model.name, str(home), trust=trust)
     if card.get("kind") == "batch_ensemble":
         network: nn.Module = batch_ensemble(material.build(model, len(classes), 0, str(home)), members)
         members = 1
     else:
         build = [material.build(model, len(classes), 0, str(home)) for _ in range(members)]
         network = build[0] if members == 1 else DeepEnsemble(build, combination=combination)
-    tensors, _ = load_checkpoint(home / MODEL)
+    tensors, sealed = load_checkpoint(home / MODEL)
+    if sealed != card:
+        raise DamagedFile(f"{home / CARD} is damaged: it differs from what {MODEL} holds of it.", home / CARD)
     load_weights(network, tensors, home / MODEL).eval()
     own = {"format", "version", "kind", "model", "members", "combination", "classes", "normalisation"}
     facts = {name: value for name, value in card.items() if name not in own}
@@ -130,10 +137,16 @@ def load_release(path: str | Path, version: str | None = None) -> Release:
 
 
 def predict_release(
-    path: str | Path, plan: DataPlan, *, version: str | None = None, part: str = "test", device: str = "auto"
+    path: str | Path,
+    plan: DataPlan,
+    *,
+    version: str | None = None,
+    part: str = "test",
+    device: str = "auto",
+    trust: bool = False,
 ) -> Predictions:
-    """What a released network says about a part of any data whose classes it knows."""
-    release = load_release(path, version)
+    """What a released network says about a part of any data whose classes it knows; `trust` as for `load_release`."""
+    release = load_release(path, version, trust=trust)
     check_data(plan, "data")
     data = material.load(plan)
     data.part(part)

@@ -9,16 +9,18 @@ from typing import Any
 from flipguard.checkpoints import load_checkpoint, load_weights
 from flipguard.data import DataSet
 from flipguard.releases import material
-from flipguard.releases.folder import CARD, RunFolder, made, read_json
+from flipguard.releases.folder import CARD, RUN, RunFolder, made, read_json
 from flipguard.releases.listener import Listener
 from flipguard.releases.outcome import Outcome, conclude
 from flipguard.releases.plan import DataPlan, TrainPlan, TrainSpec, VersionPlan
 from flipguard.releases.provenance import facts_of, versions_used
 from flipguard.releases.recorded import Recorded
-from flipguard.releases.references import Earlier, Task
+from flipguard.releases.references import Earlier, Task, members
 from flipguard.releases.rehearsal import rehearse, rehearse_given
 from flipguard.releases.release import Release, load_release, version_home
+from flipguard.releases.repair import clear_damage, is_broken, repairable, told
 from flipguard.releases.resolved import as_dict, data_of, resolve
+from flipguard.releases.trust import check_spec
 from flipguard.releases.version import help_make, keep_earlier, keep_predictions, make_version
 from flipguard.training import ModelSpec
 from flipguard.training.distributed import POLL_SECONDS, wait_for
@@ -26,18 +28,27 @@ from flipguard.training.distributed import place as team_place
 from flipguard.types import InputError
 
 
-def train(spec: TrainSpec, out: str | Path, *, listener: Listener | None = None, device: str | None = None) -> Outcome:
+def train(
+    spec: TrainSpec,
+    out: str | Path,
+    *,
+    listener: Listener | None = None,
+    device: str | None = None,
+    trust: bool = False,
+    repair: bool = False,
+) -> Outcome:
     """Train what the spec asks for into a folder, or go on where a run in it stopped.
 
     The spec is held against the folder first: one that would give other networks is refused. Every version is rehearsed
     before the first is trained. With a list of seeds, each has a run of its own in `out/seed_<s>`. A device given here
-    is taken instead of the spec's.
+    is taken instead of the spec's. `trust` lets code run that the spec names (`module:factory`). `repair` looks through
+    everything that the folder holds and makes again what is damaged.
 
     Under a launcher every process calls this: all of them train, members by themselves and versions together, and the
     first alone checks, writes and compares; the outcome of the others has nothing but names.
     """
     listener = listener or Listener()
-    jobs = [_Job(each, RunFolder(folder), listener, device) for each, folder in _runs(spec, Path(out))]
+    jobs = [_Job(each, RunFolder(folder), listener, device, trust, repair) for each, folder in _runs(spec, Path(out))]
     runs = [_train_one(job) if leads() else _follow(job) for job in jobs]
     if not isinstance(spec.seed, list):
         return runs[0]
@@ -49,11 +60,11 @@ def leads() -> bool:
     return team_place()[0] == 0
 
 
-def check(spec: TrainSpec, out: str | Path, *, device: str | None = None) -> TrainSpec:
+def check(spec: TrainSpec, out: str | Path, *, device: str | None = None, trust: bool = False) -> TrainSpec:
     """Everything that `train` checks before it trains; nothing is written. Returns the spec, resolved for one seed."""
     runs = _runs(spec, Path(out))
     for resolved, folder in runs:
-        job = _Job(resolved, RunFolder(folder), Listener(), device)
+        job = _Job(resolved, RunFolder(folder), Listener(), device, trust)
         job.check_sources()
         job.folder.check(as_dict(resolved))
         job.rehearse()
@@ -70,9 +81,11 @@ def _runs(spec: TrainSpec, out: Path) -> list[tuple[TrainSpec, Path]]:
 def _train_one(job: "_Job") -> Outcome:
     folder, resolved, listener = job.folder, as_dict(job.spec), job.listener
     job.check_sources()
-    with folder.held():
+    with folder.held(), repairable(folder.path, folder.members(job.spec.members)):
         folder.check(resolved)
-        found = all(job.is_done(version) for version in job.versions)
+        if job.repair:
+            job.clear_damage()
+        found = not job.lost and all(job.is_done(version) for version in job.versions)
         if not found:
             job.check_data(folder.facts().get("data", {}))
             job.rehearse()
@@ -105,6 +118,9 @@ class _Job:
     folder: RunFolder
     listener: Listener
     device: str | None = None
+    trust: bool = False
+    repair: bool = False
+    lost: dict[str, list[Path]] = field(default_factory=dict)
     _loaded: dict[str, DataSet] = field(default_factory=dict)
 
     @property
@@ -130,7 +146,11 @@ class _Job:
         }
 
     def check_sources(self) -> None:
-        """A version that comes from elsewhere cannot come from this run, nor start from itself or a later one."""
+        """A version from elsewhere cannot come from this run, nor start from itself or a later one.
+
+        Code comes only where it is trusted.
+        """
+        check_spec(self.spec, trust=self.trust)
         own, before = self.folder.path.resolve(), []  # type: Path, list[Path]
         for version in self.versions:
             for source in (version.run, version.checkpoint, version.predictions):
@@ -148,6 +168,19 @@ class _Job:
                 )
             before.append(self.folder.version(str(version.name)).resolve())
 
+    def clear_damage(self) -> None:
+        """Everything that the folder holds; a version's members are looked through when its turn comes."""
+        if is_broken(self.folder.path / RUN):
+            (self.folder.path / RUN).unlink()
+        for version in self.versions:
+            name = str(version.name)
+            cleared = clear_damage(self.folder.version(name))
+            held = version.method is not None and version.method.ensemble is not None
+            if cleared or held:
+                self.lost[name] = cleared
+            for path in cleared:
+                self.listener.note(told(path))
+
     def check_data(self, begun: dict[str, dict[str, str]]) -> None:
         """The samples are those that the run was begun with."""
         for name, parts in self.fingerprints().items():
@@ -163,7 +196,7 @@ class _Job:
         plan, data = self.data(version)
         home = self.folder.version(str(version.name))
         members = self.folder.members(self.spec.members)
-        return Task(version, plan, data, tuple(earlier), home, members, device, self.listener)
+        return Task(version, plan, data, tuple(earlier), home, members, device, self.listener, self.repair)
 
     def rehearse(self) -> None:
         """Every version that is still to be trained, on untrained networks."""
@@ -204,6 +237,7 @@ class _Job:
             found = self.is_done(version)
             if found:
                 earlier.append(self._found(task))
+                self._mend(task, earlier[-1])
             elif version.model is not None and version.checkpoint is None:
                 self.listener.version_begins(task.name, task.method.name, (version.train or TrainPlan()).epochs)
                 earlier.append(make_version(task))
@@ -221,6 +255,18 @@ class _Job:
             wait_for(task.home / CARD)
             earlier.append(self._found(task))
 
+    def _mend(self, task: Task, version: Earlier) -> None:
+        """What a finished version lost beside its weights, from them."""
+        if task.name not in self.lost:
+            return
+        if isinstance(version, Recorded):
+            version.keep(task.home, task.data)
+            return
+        keep_predictions(version, task, missing=True)
+        keep_earlier(task)
+        if task.method.ensemble is not None:
+            members(task)
+
     def _device_of(self, version: VersionPlan) -> str:
         return material.device_of(self.device or (version.train or TrainPlan()).device)
 
@@ -228,7 +274,7 @@ class _Job:
         card = read_json(task.home / CARD)
         if card.get("kind") == "predictions":
             return Recorded.load(task.home, str(card.get("source")))
-        return load_release(task.home)
+        return load_release(task.home, trust=self.trust)
 
     def _adopted(self, task: Task) -> Earlier:
         """A version from elsewhere, copied into this folder, so that the run goes on without its source."""
@@ -252,7 +298,7 @@ class _Job:
             recorded.check(task.data)
             return recorded
         if version.run is not None:
-            found = load_release(version_home(Path(version.run)))
+            found = load_release(version_home(Path(version.run)), trust=self.trust)
             source = {"source": version.run, "test": task.data.fingerprint("test")}
             return replace(found, name=task.name, facts={**found.facts, **source})
         return _from_checkpoint(task)

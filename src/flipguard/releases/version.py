@@ -30,10 +30,12 @@ def help_make(task: Task) -> None:
     KINDS[card_of(task.method).kind](task)
 
 
-def keep_predictions(release: Release, task: Task) -> None:
-    """What a release says of the held-out parts."""
+def keep_predictions(release: Release, task: Task, *, missing: bool = False) -> None:
+    """What a release says of the held-out parts; with `missing` only those of which there is no file."""
     folder = made(task.home / PREDICTIONS)
     for part in material.held_out(task.data):
+        if missing and (folder / f"{part}.parquet").exists():
+            continue
         release.predictions(task.data, part, device=task.device).write(folder / f"{part}.parquet")
 
 

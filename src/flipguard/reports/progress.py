@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -160,7 +161,9 @@ class LiveProgress(Progress):
         self._live.console.print(Text(f"note: {clean(text, 300)}"))
 
     def close(self) -> None:
-        self._live.stop()
+        # The terminal may be gone.
+        with suppress(OSError):
+            self._live.stop()
 
     def table(self) -> Table:
         """The state of the job."""

@@ -63,7 +63,8 @@ def read_spec(path: Path) -> Spec:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise InputError(f"{path} cannot be read: {reason}.") from error
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
+        # TOMLDecodeError is a ValueError, and so is a number of too many digits.
         raise InputError(f"{path} is not valid TOML: {error}.") from error
     try:
         # Strictly: "0.01" and true are no numbers in TOML, and silently taking them for 0.01 and 1.0 hides a mistake.

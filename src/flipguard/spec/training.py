@@ -14,6 +14,8 @@ from flipguard.types import InputError
 _SHORT = {"old": "run", "new": "run", "model": "name", "method": "name", "data": "name"}
 """Keys whose value may be a text, short for a mapping with this one key."""
 
+MOST_BYTES = 4_000_000
+
 
 def read_training_spec(path: str | Path, changes: Sequence[str] = ()) -> TrainSpec:
     """A YAML file, with `key=value` changes laid over it: keys are dotted, values are YAML."""
@@ -26,6 +28,10 @@ def read_training_spec(path: str | Path, changes: Sequence[str] = ()) -> TrainSp
 
 def _text(path: Path) -> str:
     try:
+        if path.stat().st_size > MOST_BYTES:
+            raise InputError(
+                f"{path} has {path.stat().st_size:,} bytes; a spec of more than {MOST_BYTES:,} is refused."
+            )
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"

@@ -20,6 +20,10 @@ class TrainingError(FlipguardError):
     """Training cannot go on; the message says at which step, on which samples, and what is safe."""
 
 
+class OutOfMemory(TrainingError):
+    """A step needs more memory than there is; the message names the knobs."""
+
+
 def last_good(checkpoint: Path | None) -> str:
     """Where a run can go on from."""
     if checkpoint is None or not checkpoint.exists():
@@ -29,7 +33,7 @@ def last_good(checkpoint: Path | None) -> str:
 
 @contextmanager
 def memory_explained(recipe: Recipe, place: str, checkpoint: Path | None) -> Iterator[None]:
-    """Out of memory, on a GPU or on the host, as a TrainingError that names the knobs."""
+    """Out of memory, on a GPU or on the host, as an error that names the knobs."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
@@ -39,7 +43,7 @@ def memory_explained(recipe: Recipe, place: str, checkpoint: Path | None) -> Ite
         knobs = [f"accumulate above {recipe.accumulate} (parts of a batch, one after another)"]
         knobs += [] if recipe.checkpoint_activations else ["checkpoint_activations=True"]
         knobs += [] if recipe.precision == "bf16" else ["precision='bf16'"]
-        raise TrainingError(
+        raise OutOfMemory(
             f"out of memory at {place} with batches of {recipe.batch_size}: set {', or '.join(knobs)}, or a smaller "
             f"batch_size.{last_good(checkpoint)}"
         ) from error

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -13,11 +13,13 @@ from torch import nn
 
 from flipguard.data import ResidentBatches
 from flipguard.ensembles import NetworkReference, QuickReference, SingleStudent
+from flipguard.training import signals
 from flipguard.training.capture import CannotCapture, CapturedStep, compiled, fused
 from flipguard.training.distributed import Team
 from flipguard.training.errors import TrainingError, Watch, memory_explained
 from flipguard.training.memory import recomputed
 from flipguard.training.recipe import Recipe, build_optimiser, rate
+from flipguard.training.signals import Stopped
 from flipguard.training.state import Epoch, TrainingState
 from flipguard.types import Batch, Method, Reference, Step
 
@@ -62,10 +64,10 @@ def fit(
 ) -> nn.Module:
     """Train a student by a method; returns the network to deploy.
 
-    With `job.checkpoint` the state is saved every so many steps and after each epoch, and a call that finds the file
-    goes on where it was: on a CPU to the same bits. `on_epoch` sees each epoch's record and the network as it would be
-    released, before that epoch is saved: a run that is killed in between reports the epoch again, with the same
-    figures. Under a launcher it is called in the first process alone.
+    With `job.checkpoint` the state is saved every so many steps, after each epoch, and where a signal stops the run; a
+    call that finds the file goes on where it was: on a CPU to the same bits. `on_epoch` sees each epoch's record and
+    the network as it would be released, before that epoch is saved: a run that is killed in between reports the epoch
+    again, with the same figures. Under a launcher it is called in the first process alone.
     """
     run = Run(student, method, job, references or {}, on_epoch)
     for _ in run.updates():
@@ -78,10 +80,20 @@ def take_turns(runs: Sequence["Run"]) -> None:
 
     Captured updates are only enqueued, each run's on a stream of its own: what one leaves idle another uses.
     """
+    in_turn([run.updates() for run in runs])
+
+
+def in_turn(alive: "Sequence[Iterator[None]]") -> None:
+    """An update of each in turn, until all have ended. When one is told to stop, each saves where it is."""
     ended = object()
-    alive = [run.updates() for run in runs]
-    while alive:
-        alive = [updates for updates in alive if next(updates, ended) is not ended]
+    try:
+        while alive:
+            alive = [updates for updates in alive if next(updates, ended) is not ended]
+    except Stopped:
+        for updates in alive:
+            with suppress(Stopped):
+                next(updates, ended)
+        raise
 
 
 class Run:
@@ -121,10 +133,12 @@ class Run:
         path, recipe = self.job.checkpoint, self.job.recipe
         place = self.state.load(path, self.job.facts) if path is not None and path.exists() else (0, 0)
         with ExitStack() as contexts:
+            contexts.enter_context(signals.at_work())
             contexts.enter_context(recomputed(self.student, on=recipe.checkpoint_activations))
             if place[0] < recipe.epochs:
                 self.student.train()
-                self.captured = self._capture(contexts)
+                with memory_explained(recipe, f"epoch {place[0]}, step {place[1]}", path):
+                    self.captured = self._capture(contexts)
             for epoch in range(place[0], recipe.epochs):
                 yield from self._epoch(epoch, place[1] if epoch == place[0] else 0)
             self.captured = None
@@ -141,12 +155,15 @@ class Run:
         job, began = self.job, time.perf_counter()
         self.student.train()
         for done in self._replayed(epoch, step) if self.captured is not None else self._stepped(epoch, step):
-            if done % job.checkpoint_every == 0 and done < job.steps_per_epoch and self._wants_saving():
-                self._look()
-                began = self._clock(began)
-                self._save(epoch, done)
+            if done < job.steps_per_epoch and (signals.asked() or done % job.checkpoint_every == 0):
+                if self._wants_saving():
+                    self._look()
+                    began = self._clock(began)
+                    self._save(epoch, done)
+                signals.stop_if_asked()
             yield
         self._end(epoch, began)
+        signals.stop_if_asked()
 
     def _end(self, epoch: int, began: float) -> None:
         job = self.job
@@ -175,7 +192,7 @@ class Run:
     def _wants_saving(self) -> bool:
         if self.job.checkpoint is None:
             return False
-        return self.captured is None or time.perf_counter() - self.saved > SAVE_SECONDS
+        return self.captured is None or signals.asked() or time.perf_counter() - self.saved > SAVE_SECONDS
 
     def _save(self, epoch: int, step: int) -> None:
         assert self.job.checkpoint is not None

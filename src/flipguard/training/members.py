@@ -1,5 +1,6 @@
 """The members of an ensemble: replicas by seed, side by side on the CPU, kept for the next run that needs them."""
 
+import fcntl
 import hashlib
 import json
 import logging
@@ -9,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from multiprocessing.context import BaseContext
 from pathlib import Path
@@ -23,11 +24,13 @@ from flipguard._version import __version__
 from flipguard.checkpoints import load_checkpoint, load_weights, save_checkpoint
 from flipguard.data import Augmentation, DataSet
 from flipguard.methods import NoTreatment
+from flipguard.training import signals
 from flipguard.training.distributed import alone, own_device, place, wait_for
-from flipguard.training.loop import Engine, Run, TrainingError
+from flipguard.training.errors import OutOfMemory
+from flipguard.training.loop import Engine, Run, TrainingError, in_turn
 from flipguard.training.network import ModelSpec, Seeds, begin_network, described
 from flipguard.training.recipe import Recipe
-from flipguard.types import InputError, Method
+from flipguard.types import DamagedFile, InputError, Method
 
 LOG = logging.getLogger("flipguard.training")
 MEMBER, STATE = "member.safetensors", "state.safetensors"
@@ -61,6 +64,7 @@ def fit_members(
     checkpoint_every: int = 200,
     engine: Engine = "auto",
     on_member: Callable[[int, int], None] | None = None,
+    repair: bool = False,
 ) -> list[nn.Module]:
     """One trained network per seed, in the order of the seeds, in evaluation mode on the CPU.
 
@@ -69,7 +73,8 @@ def fit_members(
     `processes` of them run at a time (by default as many as there are threads), each with one thread, so that the
     weights do not depend on how many run; on a GPU they take turns, each captured step on a stream of its own, as many
     at a time as fit into memory. Under a launcher each process trains its share of the members by itself, and takes the
-    others from the folder: they are those of one process. `on_member` hears how many are done, out of how many.
+    others from the folder: they are those of one process. `on_member` hears how many are done, out of how many. A kept
+    member whose file is damaged is an error, or with `repair` trained again.
     """
     spread = [Seeds.of(seed) if isinstance(seed, int) else seed for seed in seeds]
     if not spread or len(set(spread)) != len(spread):
@@ -87,6 +92,9 @@ def fit_members(
         digest = _content(data) if folder is not None else ""
         homes = [Path(home_of_all) / member_key(work, digest, one) for one in spread]
         members = list(zip(spread, homes, strict=True))
+        if repair:
+            for home in homes[rank::world]:
+                _clear_damage(home)
         there = sum((home / MEMBER).exists() for home in homes)
         mine = [(one, home) for one, home in members[rank::world] if not (home / MEMBER).exists()]
         done = _Progress(there, len(spread), on_member)
@@ -108,6 +116,16 @@ def _train_all(work: _Work, todo: list[tuple[Seeds, Path]], processes: int | Non
     for one, home in todo:
         _train_alone(work, one, home)
         done.more()
+
+
+def _clear_damage(home: Path) -> None:
+    """Remove a member, or the state of one, that is not what was written."""
+    for path in (home / MEMBER, home / STATE):
+        try:
+            if path.exists():
+                load_checkpoint(path)
+        except DamagedFile:
+            path.unlink()
 
 
 def member_key(work: _Work, digest: str, seeds: Seeds) -> str:
@@ -173,11 +191,29 @@ def _begin(work: _Work, seeds: Seeds, home: Path) -> Run:
 
 
 def _train(work: _Work, seeds: Seeds, home: Path) -> None:
-    """One member to its file."""
-    run = _begin(work, seeds, home)
-    for _ in run.updates():
-        pass
-    _keep(work, seeds, home, run.released())
+    """One member to its file. Another run that shares the folder may be at it: then this one waits, and finds it."""
+    with _held(home):
+        if (home / MEMBER).exists():
+            return
+        run = _begin(work, seeds, home)
+        for _ in run.updates():
+            pass
+        _keep(work, seeds, home, run.released())
+
+
+@contextmanager
+def _held(home: Path) -> Iterator[None]:
+    """Within, no other process works on this member. The lock goes with its holder, however that ends."""
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        folder = os.open(home, os.O_RDONLY)
+    except OSError as error:
+        raise InputError(f"the member {home} cannot be written: {error.strerror or error}.") from error
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
 
 
 def _keep(work: _Work, seeds: Seeds, home: Path, network: nn.Module) -> None:
@@ -203,6 +239,7 @@ _shared: _Work | None = None
 def _enter(work: _Work) -> None:
     global _shared
     torch.set_num_threads(1)
+    signals.heeded_by_worker()
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     _shared = work
 
@@ -234,17 +271,22 @@ def _on_one_device(work: _Work, todo: list[tuple[Seeds, Path]], done: _Progress)
         while waiting and (not wave or _has_room(work.device, need)):
             seeds, home = waiting.pop(0)
             before = _free(work.device)
-            run = _begin(work, seeds, home)
-            updates = run.updates()
-            next(updates, None)
+            try:
+                run = _begin(work, seeds, home)
+                updates = run.updates()
+                next(updates, None)
+            except OutOfMemory:
+                if not wave:
+                    raise
+                # Alone, or beside fewer, it may fit: it goes with the next ones.
+                waiting.insert(0, (seeds, home))
+                break
             wave.append((seeds, home, run, updates))
             need = max(need, before - _free(work.device))
             if run.captured is None:
                 break
         LOG.info("%d members side by side", len(wave))
-        alive = [updates for *_, updates in wave]
-        while alive:
-            alive = [updates for updates in alive if next(updates, done) is not done]
+        in_turn([updates for *_, updates in wave])
         for seeds, home, run, _ in wave:
             _keep(work, seeds, home, run.released())
             done.more()
@@ -265,6 +307,7 @@ def _has_room(device: str, need: int) -> bool:
 def _side_by_side(work: _Work, todo: list[tuple[Seeds, Path]], processes: int, done: _Progress) -> None:
     """Each process gets the data once, through shared memory: torch's own pickling moves tensors there."""
     context: BaseContext = torch.multiprocessing.get_context("spawn")
+    before = set(multiprocessing.active_children())
     with ProcessPoolExecutor(processes, context, initializer=_enter, initargs=(work,)) as pool:
         try:
             for future in as_completed([pool.submit(_train_shared, one, home) for one, home in todo]):
@@ -277,6 +320,10 @@ def _side_by_side(work: _Work, todo: list[tuple[Seeds, Path]], processes: int, d
             ) from error
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
+            # A signal reaches this process alone, and leaving the pool waits for members that take hours: each saves
+            # where it is and ends.
+            for worker in set(multiprocessing.active_children()) - before:
+                worker.terminate()
             raise
 
 

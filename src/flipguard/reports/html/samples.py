@@ -2,6 +2,7 @@
 
 import base64
 import io
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -83,7 +84,8 @@ def _finder(root: Path) -> Callable[[str], Path | None]:
 def _read(opened: Callable[[Path], Any], path: Path) -> str | None:
     """None for a file that cannot be read: one damaged image is no reason to have no report."""
     try:
-        with opened(path) as image:
+        # Pillow warns of sizes near its own limit; here they are left out.
+        with warnings.catch_warnings(action="ignore"), opened(path) as image:
             return thumbnail(image) if image.width * image.height <= _MOST_PIXELS else None
     except Exception:
         # Pillow's decoders raise OSError, SyntaxError, ValueError, struct.error and more on damaged files.

@@ -1,0 +1,109 @@
+"""The readers of files from elsewhere, each as a function of bytes: it reads them, or says in one line why not.
+
+`fuzz/run.py` calls them with what a fuzzer makes up; the tests call them with the corpus.
+"""
+
+import atexit
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from flipguard.checkpoints import load_checkpoint
+from flipguard.comparison import compare
+from flipguard.comparison.classes import read_class_map
+from flipguard.data.archive import read_members
+from flipguard.data.encoders import read_encoder
+from flipguard.data.files import open_image
+from flipguard.data.growth import Growth
+from flipguard.data.idx import read_idx
+from flipguard.data.npz import archive_data, read_npz
+from flipguard.data.svhn import read_mat
+from flipguard.data.table import read_table
+from flipguard.data.text import load_clinc150, read_news
+from flipguard.data.unpickle import read_pickle
+from flipguard.predictions import read_predictions
+from flipguard.releases.folder import read_json
+from flipguard.releases.resolved import resolve
+from flipguard.releases.yaml_text import parse_yaml
+from flipguard.spec import parse_training_spec, read_spec
+from flipguard.types import FlipguardError
+
+FOLDER = Path(tempfile.mkdtemp(prefix="flipguard-fuzz-"))
+atexit.register(shutil.rmtree, FOLDER, ignore_errors=True)
+
+
+def _predictions(path: Path) -> None:
+    found = read_predictions(path)
+    found.data_fingerprint()
+    found.table()
+
+
+def _comparison(path: Path) -> None:
+    compare(path, path)
+
+
+def _data_npz(path: Path) -> None:
+    archive_data(read_npz(path), path, name="fuzz")
+
+
+def _clinc(path: Path) -> None:
+    load_clinc150(path.parent, file=path.name)
+
+
+def _spec(path: Path) -> None:
+    raw = parse_yaml(path.read_bytes().decode("utf-8", "replace"), path.name)
+    if isinstance(raw, dict):
+        resolve(parse_training_spec(raw))
+
+
+def _pickle(path: Path) -> None:
+    read_pickle(path.read_bytes(), name=path.name)
+
+
+def _archive(path: Path) -> None:
+    read_members(path, "cifar-10-batches-py", ("batches.meta",), md5=None)
+
+
+TARGETS: dict[str, tuple[str, Callable[[Path], Any]]] = {
+    "csv": (".csv", _predictions),
+    "csv_gz": (".csv.gz", _predictions),
+    "npz": (".npz", _predictions),
+    "parquet": (".parquet", _predictions),
+    "parquet_compare": (".parquet", _comparison),
+    "arrow": (".arrow", _predictions),
+    "checkpoint": (".safetensors", load_checkpoint),
+    "idx": (".idx", lambda path: read_idx(path, dimensions=3)),
+    "mat": (".mat", lambda path: read_mat(path, "test")),
+    "pickle": (".pickle", _pickle),
+    "archive": (".tar.gz", _archive),
+    "data_npz": (".npz", _data_npz),
+    "data_csv": (".csv", read_table),
+    "image": (".png", open_image),
+    "news": (".csv", lambda path: read_news(path, "train", 4)),
+    "clinc": (".json", _clinc),
+    "words": (".json", read_encoder),
+    "growth": (".json", Growth.read),
+    "card": (".json", read_json),
+    "class_map": (".json", read_class_map),
+    "class_map_csv": (".csv", read_class_map),
+    "spec": (".yaml", _spec),
+    "settings": (".toml", read_spec),
+}
+"""A name, the ending of its files, and what reads them."""
+
+
+def one(target: str, data: bytes) -> str | None:
+    """What the reader says against the bytes, None when it takes them. Anything but a line of ours is a fault."""
+    ending, read = TARGETS[target]
+    path = FOLDER / f"{target}{ending}"
+    path.write_bytes(data)
+    try:
+        read(path)
+    except FlipguardError as error:
+        said = str(error)
+        if "\n" in said or not said:
+            raise AssertionError(f"not one line: {said!r}") from error
+        return said
+    return None

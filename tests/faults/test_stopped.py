@@ -1,0 +1,132 @@
+"""A chain that is killed, interrupted, hung up on: it goes on to the bits of one that nothing happened to."""
+
+import json
+import os
+import pty
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from chain import flipguard, same_run, start, write_chain
+
+from flipguard.checkpoints import load_checkpoint
+
+pytestmark = pytest.mark.slow
+
+
+def wait_for(process: object, words: str) -> None:
+    """Until the process says so."""
+    out = process.stdout  # type: ignore[attr-defined]
+    while words not in (line := out.readline()):
+        assert line, "it ended before"
+
+
+def test_killed_at_random_moments(whole: Path, tmp_path: Path) -> None:
+    write_chain(tmp_path)
+    chance = random.Random(29)
+    for words in ("a: epoch", "b: 1 of 2", "c: epoch"):
+        process = start(tmp_path, "train", "chain.yaml", "--out", "run")
+        wait_for(process, words)
+        time.sleep(chance.uniform(0.0, 0.05))
+        process.kill()
+        process.communicate()
+    done = flipguard(tmp_path, "train", "chain.yaml", "--out", "run")
+    assert done.returncode == 0, done.stderr
+    assert same_run(whole, tmp_path / "run") is None
+    assert not list((tmp_path / "run").rglob(".*.part"))
+    assert not list((tmp_path / "run").rglob("state.safetensors"))
+
+
+def test_a_signal_stops_between_two_steps_and_saves_there(tmp_path: Path) -> None:
+    """Epochs of a thousand steps, and no state in between: what is saved there was saved because of the signal."""
+    write_chain(tmp_path)
+    changes = ["train.checkpoint_every=9999", "train.batch_size=1", "train.epochs=999", "data.per_class=null"]
+    for number, said in ((signal.SIGINT, "interrupted"), (signal.SIGTERM, "told to end")):
+        process = start(tmp_path, "train", "chain.yaml", *changes, "data.test_size=0.3", "--out", "long")
+        wait_for(process, "a: epoch")
+        time.sleep(0.15)
+        process.send_signal(number)
+        _, complaint = process.communicate(timeout=60)
+        assert process.returncode == 128 + number
+        assert complaint == f"flipguard: {said}. The same command goes on from what long holds.\n"
+        facts = load_checkpoint(tmp_path / "long/versions/a/state.safetensors")[1]
+        assert facts["step"] > 0
+        assert json.loads((tmp_path / "long/run.json").read_text())["status"] == "stopped"
+
+
+def test_members_side_by_side_save_where_they_are_when_their_parent_is_told_to(tmp_path: Path) -> None:
+    """The signal goes to the parent alone; the members would train for hours."""
+    write_chain(tmp_path)
+    ensemble = "versions.b.method.ensemble.train"
+    changes = [f"{ensemble}.epochs=100000", f"{ensemble}.batch_size=1", "versions.b.train.processes=2"]
+    process = start(tmp_path, "train", "chain.yaml", *changes, "train.checkpoint_every=100000", "--out", "run")
+    wait_for(process, "b: 0 of 2")
+    members = tmp_path / "run/members"
+    while len(list(members.glob("*/state.safetensors"))) < 2:
+        assert process.poll() is None
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, complaint = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert complaint == "flipguard: interrupted. The same command goes on from what run holds.\n"
+    after = [load_checkpoint(path)[1] for path in sorted(members.glob("*/state.safetensors"))]
+    assert all(now["step"] > 0 for now in after)
+
+
+def test_a_closed_terminal(whole: Path, tmp_path: Path) -> None:
+    """A real terminal, whose window is closed in the middle of an epoch: the process is hung up on and cannot speak."""
+    write_chain(tmp_path)
+    child, leader = pty.fork()
+    if child == 0:
+        os.chdir(tmp_path)
+        os.environ["OMP_NUM_THREADS"] = "1"
+        command = [sys.executable, "-m", "flipguard", "train", "chain.yaml", "--out", "run"]
+        os.execv(sys.executable, command)
+    seen = b""
+    while b"/11" not in seen:
+        seen += os.read(leader, 4096)
+    os.close(leader)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 129
+    assert json.loads((tmp_path / "run/run.json").read_text())["status"] == "stopped"
+    done = flipguard(tmp_path, "train", "chain.yaml", "--out", "run")
+    assert done.returncode == 0, done.stderr
+    assert same_run(whole, tmp_path / "run") is None
+
+
+def test_what_the_shell_ignores_stays_ignored(tmp_path: Path) -> None:
+    """As under nohup."""
+    write_chain(tmp_path)
+    process = start(
+        tmp_path,
+        "train",
+        "chain.yaml",
+        "--out",
+        "run",
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+    )
+    wait_for(process, "a: epoch 2")
+    process.send_signal(signal.SIGHUP)
+    _, complaint = process.communicate(timeout=120)
+    assert (process.returncode, complaint) == (0, "")
+
+
+def test_two_processes_in_one_folder(tmp_path: Path) -> None:
+    """The second says who holds it; when the first is killed, nothing is left to be cleared away by hand."""
+    write_chain(tmp_path)
+    first = start(tmp_path, "train", "chain.yaml", "train.epochs=5000", "--out", "run")
+    wait_for(first, "a: epoch")
+    second = flipguard(tmp_path, "train", "chain.yaml", "train.epochs=5000", "--out", "run")
+    assert second.returncode == 2
+    assert f"run is in use by process {first.pid} on " in second.stderr
+    assert second.stderr.count("\n") == 1
+    first.kill()
+    first.communicate()
+    third = start(tmp_path, "train", "chain.yaml", "train.epochs=5000", "--out", "run")
+    wait_for(third, "a: epoch")
+    third.send_signal(signal.SIGINT)
+    third.communicate(timeout=60)
+    assert third.returncode == 130
