@@ -78,7 +78,8 @@ def test_the_folder_holds_what_one_process_writes(runs: Path) -> None:
         for out in ("one", "two")
     ]
     # What the command writes for readers, beyond what the library does.
-    assert found[1] - found[0] == {"comparison.md", "chain.svg"}
+    cards = {f"versions/{version}/card.md" for version in VERSIONS}
+    assert found[1] - found[0] == {"comparison.md", "chain.svg", *cards}
     assert not found[0] - found[1]
     for version in VERSIONS[:3]:
         lines = (runs / f"two/versions/{version}/metrics.jsonl").read_text().splitlines()

@@ -160,6 +160,23 @@ def test_every_method_trains_an_update(method: str, tmp_path: Path, small: Make)
     np.testing.assert_array_equal(np.array(rows["logits"].to_pylist(), np.float32), said)
 
 
+def test_one_teacher_for_each_member(tmp_path: Path, small: Make) -> None:
+    spec = small("method.name=latent_be", "method.members=3", "method.ensemble.members=2")
+    with pytest.raises(InputError, match=r"method\.members is 3 and method\.ensemble\.members 2: each member learns"):
+        train(spec, tmp_path / "a")
+
+
+def test_what_looks_at_members_does_not_combine_them(tmp_path: Path, small: Make) -> None:
+    for method in ("ae_kd", "proxy_end2", "latent_be"):
+        spec = small(f"method.name={method}", "method.ensemble.combination=probabilities")
+        with pytest.raises(InputError, match=f"{method} looks at each member, and does not combine them"):
+            train(spec, tmp_path / method)
+    spec = small("method.name=ae_kd", "method.ensemble.members=10")
+    with pytest.raises(InputError, match="of 1 to 9 teachers"):
+        train(spec, tmp_path / "many")
+    assert not (tmp_path / "many/members").exists()
+
+
 def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_what_is_good(tmp_path: Path, small: Make) -> None:
     heard = Heard()
     with pytest.raises(TrainingError, match="not finite"):
