@@ -1,7 +1,7 @@
 """Make every figure of docs/figures.md from small networks, trained here on scikit-learn's digits.
 
-    python examples/figures.py --out docs/pictures
-    python examples/figures.py --out /tmp/pictures --only epochs churn
+    python recipes/figures.py --out docs/pictures
+    python recipes/figures.py --out /tmp/pictures --only epochs churn
 
 All seeds are fixed. The pictures' numbers are in facts.json beside them.
 """
