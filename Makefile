@@ -67,7 +67,7 @@ $(OWN)/ready: pyproject.toml constraints.txt
 
 integrations: $(OWN)/ready  ## the libraries flipguard works inside of, their examples, the CI jobs, and the package itself
 	$(OWN)/bin/python -c "import lightning, mlflow, transformers, wandb"
-	$(OWN)/bin/python -m pytest tests/integrations src/flipguard/integrations tests/test_examples.py tests/test_package.py
+	$(OWN)/bin/python -m pytest tests/integrations src/flipguard/integrations tests/releases/test_tracking.py tests/test_examples.py tests/test_package.py
 
 check: $(VENV)/check  ## format, lint, types
 	$(BIN)/ruff format --check .

@@ -1,6 +1,9 @@
 """Figures in a tracker's own files."""
 
 import importlib.util
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +24,22 @@ def test_tensorboard_has_every_epoch_of_every_version(tmp_path: Path, small: Cal
     steps = {name: [event.step for event in events.Scalars(name)] for name in events.Tags()["scalars"]}
     assert steps["old/error_rate_new"] == [0, 1, 2]
     assert steps["new/negative_flip_rate"] == steps["new/loss/cross_entropy"] == [3, 4, 5]
+
+
+def test_wandb_keeps_the_figures_of_a_run(tmp_path: Path, small: Callable[..., TrainSpec]) -> None:
+    pytest.importorskip("wandb", reason="wandb is not installed: make integrations has it")
+    command = f"""
+from flipguard.releases import train
+from flipguard.releases.plan import TrainSpec
+from flipguard.releases.tracking import tracker
+watching = tracker("wandb")
+train(TrainSpec.model_validate_json({small().model_dump_json(exclude_none=True)!r}), "a", listener=watching)
+watching.close()
+"""
+    environment = {**os.environ, "WANDB_MODE": "offline", "WANDB_SILENT": "true", "WANDB_DIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", command], cwd=tmp_path, env=environment, check=True)
+    (kept,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
+    assert b"new/negative_flip_rate" in kept.read_bytes()
 
 
 def test_a_run_in_which_nothing_is_trained_leaves_no_trace(tmp_path: Path, small: Callable[..., TrainSpec]) -> None:

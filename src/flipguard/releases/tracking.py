@@ -9,6 +9,7 @@ from typing import Any
 from flipguard.models.nearest import nearest
 from flipguard.releases.folder import deciding
 from flipguard.releases.listener import Listener
+from flipguard.training.distributed import place
 from flipguard.types import InputError, MissingExtra
 
 TRACKERS: dict[str, Callable[[Any, Path], Any]] = {
@@ -57,6 +58,9 @@ class Tracking(Listener):
 
     def _started(self) -> Any:
         room = importlib.import_module("accelerate.tracking")
+        if place()[1] == 1:
+            # Its log lines ask which process this is; under a launcher the training team has said so.
+            importlib.import_module("accelerate.state").PartialState()
         try:
             run = TRACKERS[self._name](room, self._folder)
             run.start()
