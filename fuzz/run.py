@@ -22,11 +22,10 @@ def main() -> None:
         sys.path.insert(0, str(HERE))
         from targets import TARGETS
 
-        broken = [
-            name
-            for name in TARGETS
-            if subprocess.run([sys.executable, __file__, name, *options], check=False).returncode
-        ]
+        for name in TARGETS:
+            subprocess.run([sys.executable, __file__, name, *options], check=False)
+        # Not by the exit status: under libFuzzer, DuckDB may fail while the process ends, after a run without a fault.
+        broken = [name for name in TARGETS if any(path.stat().st_size for path in (HERE / "found" / name).glob("*"))]
         print(f"{len(TARGETS)} readers, broken: {', '.join(broken) or 'none'}")
         raise SystemExit(bool(broken))
     if target.startswith("-"):
