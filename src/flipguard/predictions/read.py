@@ -175,7 +175,10 @@ def _check_same_kinds(first: pa.Schema, other: pa.Schema, name: str, parts: tupl
 def _parquet_footer(path: Path) -> tuple[pa.Schema, int]:
     try:
         with pq.ParquetFile(path) as file:
-            return file.schema_arrow, int(file.metadata.num_rows)
+            rows = int(file.metadata.num_rows)
+            if rows < 0:
+                raise pa.ArrowInvalid(f"its footer speaks of {rows} rows")
+            return file.schema_arrow, rows
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise DamagedFile(
             f"{path} is no readable Parquet file ({_first_line(error)}). Was it written to the end?", path
