@@ -47,7 +47,12 @@ class Vocabulary:
     renamed: Mapping[str, str] = field(default_factory=dict)
 
     def name(self, code: int) -> str:
-        return self.names[code] if self.names is not None else str(code)
+        if self.names is None:
+            return str(code)
+        if not 0 <= code < len(self.names):
+            # Ranges are checked by the statistics in a Parquet footer, which a damaged file can contradict.
+            raise InputError(f"a row has class {code}, outside the {len(self.names)} classes: write the file again.")
+        return self.names[code]
 
     @property
     def only_new(self) -> frozenset[int]:
