@@ -34,7 +34,6 @@ JOBS = {
     "resnet10_w32_b512": ("resnet10", 32, 512),
 }
 SMALL = {"tiny": ("resnet20", 8, 16)}
-FLOPS_FORWARD = {"resnet18": 0.5556e9, "resnet10": 0.2533e9}  # multiply-adds of one 32 by 32 image at width 64
 
 
 def random_images(rows: int, device: str) -> DataSet:

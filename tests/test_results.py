@@ -23,7 +23,7 @@ def test_the_figures_in_words_are_the_tables() -> None:
     summary = words.split("| on the test set |")[1].split("What it shows")[0]
     rows = [line for line in summary.splitlines()[2:] if line.startswith("|")]
     found = [[cell.split() for cell in row.split("|")[2:5]] for row in rows]
-    assert len(found) == 9
+    assert len(found) == 10
     for figures in found:
         means = [figure[0] for figure in figures]
         assert any(all(f"| {mean} " in line for mean in means) for line in table.splitlines()), figures
