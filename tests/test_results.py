@@ -1,5 +1,7 @@
 """The committed tables are what the committed records give."""
 
+import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +16,20 @@ def test_the_cifar_tables_are_made_from_their_records(name: str) -> None:
     command = [sys.executable, "recipes/table.py", f"results/{name}"]
     made = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert made == (ROOT / "results" / f"{name}.md").read_text()
+
+
+def test_the_table_of_all_methods_is_made_from_its_records() -> None:
+    command = [sys.executable, "recipes/methods_on_digits.py", "--table", "results/methods_on_digits"]
+    made = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert made == (ROOT / "results" / "methods_on_digits.md").read_text()
+
+
+def test_the_faults_in_words_are_the_records() -> None:
+    found = json.loads((ROOT / "results" / "faults.json").read_text())["faults"].values()
+    tried, survived = (sum(each[key] for each in found) for key in ("tried", "survived"))
+    for page in ("results/README.md", "docs/faults.md"):
+        text = " ".join((ROOT / page).read_text().split())
+        assert re.search(rf"\b{tried} (faults )?tried(,| and) {survived} survived", text), page
 
 
 def test_the_figures_in_words_are_the_tables() -> None:
