@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flipguard.cli import options as o
+from flipguard.cli.comparing import comparing, labels_file, named_files, together
 from flipguard.cli.outputs import check_outputs, deliver
 from flipguard.cli.shell import REFUSED, command_line
 from flipguard.types import InputError
@@ -31,6 +32,7 @@ NOT_ON_SPARK = ("noise", "calibrate_on", "class_map", "flips", "html")
 FLIP_ENDINGS = (".parquet", ".csv", ".jsonl")
 
 
+@comparing
 def compare(
     old: Annotated[str, typer.Argument(metavar="OLD", help="What the model in use said: a prediction file.")],
     new: Annotated[str, typer.Argument(metavar="NEW", help="What the model to release said of the same samples.")],
@@ -41,33 +43,8 @@ def compare(
     html: o.Html = None,
     plain: o.Plain = False,
     debug: o.Debug = False,
-    by: o.By = None,
-    labels: o.Labels = None,
-    class_map: o.ClassMap = None,
-    on_missing: o.OnMissing = None,
-    split: o.Split = None,
-    memory: o.Memory = None,
-    confidence: o.Confidence = None,
-    cluster: o.Cluster = None,
-    noise: o.Noise = None,
-    calibrate_on: o.CalibrateOn = None,
-    correction: o.Correction = None,
-    alpha: o.Alpha = None,
-    cost_ratio: o.CostRatio = None,
-    max_nfr: o.MaxNfr = None,
-    max_relative_nfr: o.MaxRelativeNfr = None,
-    max_new_error: o.MaxNewError = None,
-    max_error_increase: o.MaxErrorIncrease = None,
-    max_churn: o.MaxChurn = None,
-    max_new_ece: o.MaxNewEce = None,
-    max_noise_excess: o.MaxNoiseExcess = None,
-    max_class_nfr: o.MaxClassNfr = None,
-    max_slice_nfr: o.MaxSliceNfr = None,
-    min_slice: o.MinSlice = None,
-    gate_on: o.GateOn = None,
-    config: o.Config = None,
-    no_config: o.NoConfig = False,
     spark: o.Spark = None,
+    **compared: Any,
 ) -> int:
     """Compare two models by what they said about the same samples, and judge whether the new one may be released.
 
@@ -79,19 +56,15 @@ def compare(
 
     Exit status: 0 fine, 1 the gate refuses, 2 bad input.
     """
-    given = dict(locals())
+    given = together(locals())
     outputs = {f"--{name}": given[name] for name in ("json", "markdown", "junit", "flips", "html")}
-    files = (*(noise or ()), *(calibrate_on or ()), *(f for f in (class_map, config) if f), *_file(labels))
+    files = named_files(given)
     check_outputs(outputs, files if spark is not None else (old, new, *files))
     _check_flips(flips)
     options, notes = comparison_options(given)
     comparison, page = _compare(given, options, notes) if spark is None else _compare_on_spark(given, options, notes)
     deliver(_reports(comparison, page, given), lambda: _table(comparison), plain=plain)
     return REFUSED if comparison.gate.passed is False else 0
-
-
-def _file(labels: str | None) -> tuple[str, ...]:
-    return () if labels in (None, "old", "new", "agree") else (str(labels),)
 
 
 def _check_flips(flips: str | None) -> None:
@@ -151,7 +124,7 @@ def _compare_on_spark(
             raise InputError(
                 f"--{name.replace('_', '-')} needs prediction files: it cannot be had from tables of a Spark."
             )
-    if _file(given["labels"]):
+    if labels_file(given["labels"]):
         raise InputError(f"--labels must be old or new where tables of a Spark are compared, not '{given['labels']}'.")
     with_pandas()
     from flipguard.comparison.spark import compare_on_spark

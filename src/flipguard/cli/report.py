@@ -8,6 +8,7 @@ import typer
 
 from flipguard.cli import options as o
 from flipguard.cli.compare import comparison_options, noted
+from flipguard.cli.comparing import comparing, named_files, together
 from flipguard.cli.outputs import check_outputs, say
 from flipguard.cli.shell import command_line
 from flipguard.types import InputError
@@ -33,6 +34,7 @@ def _look(flag: str, help: str, metavar: str) -> typer.models.OptionInfo:
     return found
 
 
+@comparing
 def report(
     old: Annotated[
         str, typer.Argument(metavar="OLD|RUN", help="What the model in use said: a prediction file. Or a run folder.")
@@ -53,32 +55,7 @@ def report(
     max_flips: Annotated[
         int | None, _look("--max-flips", "How many flips the page holds. Default: 20000.", "NUMBER")
     ] = None,
-    by: o.By = None,
-    labels: o.Labels = None,
-    class_map: o.ClassMap = None,
-    on_missing: o.OnMissing = None,
-    split: o.Split = None,
-    memory: o.Memory = None,
-    confidence: o.Confidence = None,
-    cluster: o.Cluster = None,
-    noise: o.Noise = None,
-    calibrate_on: o.CalibrateOn = None,
-    correction: o.Correction = None,
-    alpha: o.Alpha = None,
-    cost_ratio: o.CostRatio = None,
-    max_nfr: o.MaxNfr = None,
-    max_relative_nfr: o.MaxRelativeNfr = None,
-    max_new_error: o.MaxNewError = None,
-    max_error_increase: o.MaxErrorIncrease = None,
-    max_churn: o.MaxChurn = None,
-    max_new_ece: o.MaxNewEce = None,
-    max_noise_excess: o.MaxNoiseExcess = None,
-    max_class_nfr: o.MaxClassNfr = None,
-    max_slice_nfr: o.MaxSliceNfr = None,
-    min_slice: o.MinSlice = None,
-    gate_on: o.GateOn = None,
-    config: o.Config = None,
-    no_config: o.NoConfig = False,
+    **compared: Any,
 ) -> int:
     """Compare two models and write a page to look at: the verdict, where it hurts, and every flip with its sample.
 
@@ -88,11 +65,9 @@ def report(
 
     Exit status: 0 written, 2 bad input. What the gate says stands on the page; `compare` turns it into an exit status.
     """
-    given = _sides(dict(locals()))
-    several = ("noise", "calibrate_on", "candidates", "chain")
-    sources = [str(given["old"]), str(given["new"]), *(str(file) for name in several for file in given[name] or ())]
-    sources += [file for file in (class_map, config) if file]
-    sources += [labels] if labels not in (None, "old", "new", "agree") else []
+    given = _sides(together(locals()))
+    sources = [str(given["old"]), str(given["new"]), *named_files(given)]
+    sources += [str(file) for name in ("candidates", "chain") for file in given[name] or ()]
     check_outputs({"--out": out}, sources)
     options, notes = comparison_options(given)
     options["gate"] = _gate(given["gate"], options["gate"], notes)
