@@ -50,7 +50,7 @@ def _card(card: Card) -> str:
         f"| from | {_source(card)} |\n|---|---|\n"
         f"| kind | {card.kind} |\n"
         f"| held to | {_held_to(card)} |\n"
-        f"| cost of training | {card.training_cost} single trainings, m the number of members |\n"
+        f"| cost of training | {card.training_cost}, in trainings of one network; m members |\n"
         f"| networks at inference | {card.inference_cost} |",
         "| parameter | default |\n|---|---|\n" + "\n".join(parameters),
     ]
@@ -73,7 +73,7 @@ def _said_of(card: Card) -> list[str]:
 
 
 def _source(card: Card) -> str:
-    number = f", Eq. {card.equation}" if card.equation else ""
+    number = f", Eq. {card.equation}" if card.equation not in ("", "-") else ""
     return f"{card.paper}{number}"
 
 
