@@ -79,9 +79,9 @@ integrations: $(OWN)/ready package  ## the libraries flipguard works inside of, 
 
 libraries: $(OWN)/ready $(ADAPTERS)/ready  ## of the two above what CI runs: each library's example, its how-to, the adapters
 	$(OWN)/bin/python -c "import lightning, mlflow, transformers, wandb"
-	$(OWN)/bin/python -m pytest -n 2 tests/test_examples.py tests/docs/test_blocks.py -k "lightning or mlflow or transformers or wandb"
+	OMP_NUM_THREADS=1 $(OWN)/bin/python -m pytest -n 2 tests/test_examples.py tests/docs/test_blocks.py -k "lightning or mlflow or transformers or wandb"
 	$(ADAPTERS)/bin/python -c "import transformers, importlib.metadata as m; m.version('timm'), m.version('torchvision')"
-	$(ADAPTERS)/bin/python -m pytest -n 2 tests/models/test_adapters.py
+	OMP_NUM_THREADS=1 $(ADAPTERS)/bin/python -m pytest -n 2 tests/models/test_adapters.py
 
 package: $(OWN)/ready  ## sdist and wheel, checked as for an upload; the wheel runs the demo in an empty environment
 	$(OWN)/bin/python -m pytest tests/test_package.py
