@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: demo update test adapters integrations check format bench clean
+.PHONY: demo update test adapters integrations ray check format bench clean
 
 $(VENV)/base: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -69,6 +69,20 @@ integrations: $(OWN)/ready  ## the libraries flipguard works inside of, their ex
 	$(OWN)/bin/python -c "import lightning, mlflow, transformers, wandb"
 	$(OWN)/bin/python -m pytest tests/integrations src/flipguard/integrations tests/releases/test_tracking.py tests/test_examples.py tests/test_package.py
 
+RAY := .venv-ray
+RAY_PIP := $(RAY)/bin/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
+
+$(RAY)/ready: pyproject.toml constraints.txt
+	test -x $(RAY)/bin/python || $(PYTHON) -m venv $(RAY)
+	$(RAY_PIP) "pip>=25.1"
+	$(RAY_PIP) torch==2.13.0
+	$(RAY_PIP) -e .[ray] --group ray
+	touch $@
+
+ray: $(RAY)/ready  ## members and seeds on a real Ray cluster of two nodes, one of which is killed
+	$(RAY)/bin/python -c "import ray"
+	$(RAY)/bin/python -m pytest tests/integrations/test_ray.py
+
 check: $(VENV)/check  ## format, lint, types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -82,4 +96,4 @@ bench: $(VENV)/test  ## both sides in one run, prints ratios
 	$(BIN)/python benchmarks/compare.py
 
 clean:
-	rm -rf $(VENV) $(ADAPTERS) $(OWN) demo dist
+	rm -rf $(VENV) $(ADAPTERS) $(OWN) $(RAY) demo dist

@@ -13,11 +13,12 @@ import fcntl
 import json
 import os
 import socket
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from pydantic import ValidationError
 
@@ -36,7 +37,7 @@ METRICS, STATE, MODEL, CARD, PREDICTIONS, EARLIER = (
     "predictions",
     "earlier",
 )
-_FREE = {"folder", "device", "processes", "checkpoint_every"}
+_FREE = {"folder", "device", "processes", "checkpoint_every", "resources"}
 """Keys that may change between two calls: where things are, and how the work is spread, decide no weights."""
 
 
@@ -53,8 +54,11 @@ class RunFolder:
         return Path(shared) if shared is not None else self.path / "members"
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """Within, no other process works in this folder. The lock goes with its holder, however that ends."""
+    def held(self, patience: float = 0.0) -> Iterator[None]:
+        """Within, no other process works in this folder. The lock goes with its holder, however that ends.
+
+        `patience` is for how many seconds a holder is waited for, as one that was cut off from a cluster may linger.
+        """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             lock = (self.path / LOCK).open("a+", encoding="utf-8")
@@ -62,7 +66,7 @@ class RunFolder:
             raise InputError(f"the run folder {self.path} cannot be written: {error.strerror or error}.") from error
         with lock:
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _lock(lock, time.monotonic() + patience)
             except OSError as error:
                 lock.seek(0)
                 holder = " ".join(lock.read().split()) or "another process"
@@ -125,6 +129,17 @@ class RunFolder:
 
     def facts(self) -> dict[str, Any]:
         return read_json(self.path / RUN) if (self.path / RUN).exists() else {}
+
+
+def _lock(file: TextIO, deadline: float) -> None:
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except OSError:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(0.2)
 
 
 def _completed(stored: Any) -> Mapping[str, Any]:

@@ -110,6 +110,19 @@ class ModelPlan(_Named):
     name: Annotated[str, Field(description="a network that flipguard.models knows, or package.module:factory")]
 
 
+class ResourcesPlan(_Strict):
+    """What one training takes of a cluster's machine."""
+
+    cpus: Annotated[float, Field(gt=0, description="cores; a network on the CPU is trained with so many threads")] = 1.0
+    gpus: Annotated[float, Field(ge=0, description="GPUs, or the share of one")] = 0.0
+
+    @model_validator(mode="after")
+    def _whole_gpus(self) -> "ResourcesPlan":
+        if self.gpus > 1 and not self.gpus.is_integer():
+            raise ValueError("a share of a GPU, or whole ones")
+        return self
+
+
 class TrainPlan(_Strict):
     """How a network is trained: the fields of `Recipe`, and how the run goes about it."""
 
@@ -137,6 +150,7 @@ class TrainPlan(_Strict):
     checkpoint_every: Annotated[int, Field(ge=1, description="steps between two saved states")] = 200
     device: Annotated[str, Field(description="cpu, cuda, cuda:1, or auto")] = "auto"
     processes: Annotated[int | None, Field(ge=1, description="members trained side by side on the CPU")] = None
+    resources: Annotated[ResourcesPlan | None, Field(description="what it takes of a cluster's machine (--on)")] = None
 
 
 class EnsemblePlan(_Strict):
@@ -210,6 +224,9 @@ class TrainSpec(_Strict):
     ] = 0
     seeds: SeedStreams | None = None
     members: Annotated[str | None, Field(description="a folder for ensemble members that several runs share")] = None
+    artifacts: Annotated[
+        str | None, Field(description="an address (s3://…, file://…) for machines of a cluster that share no disk")
+    ] = None
     gate: Annotated[GateSettings | None, Field(description="judges the last version against the one before")] = None
 
     @model_validator(mode="after")

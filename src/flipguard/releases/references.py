@@ -17,7 +17,8 @@ from flipguard.releases.plan import DataPlan, EnsemblePlan, MethodPlan, VersionP
 from flipguard.releases.recorded import Recorded
 from flipguard.releases.release import Release
 from flipguard.releases.resolved import recipe_of
-from flipguard.training import ModelSpec, calibrated, fit_members
+from flipguard.training import ModelSpec, Seeds, calibrated, fit_members
+from flipguard.training.members import MemberPlan
 from flipguard.types import InputError, Normalisation, Reference
 
 Earlier = Release | Recorded
@@ -98,12 +99,11 @@ def _ensemble(task: Task) -> Any:
 REFERENCES: dict[str, Callable[[Task], Any]] = {"old": _old, "ensemble": _ensemble}
 
 
-def members(task: Task, start: ModelSpec | None = None) -> list[nn.Module]:
-    """The ensemble's members, each trained once and kept; several networks take turns.
-
-    With a `start` all of them are that network, and begin with the same weights: they differ in what they see.
-    """
-    plan, data, version = task.ensemble, task.data, task.version
+def ensembles_of(
+    task: Task, start: ModelSpec | None = None, *, device: str | None = None
+) -> list[tuple[range, MemberPlan, list[Seeds]]]:
+    """For each of the ensemble's networks, which take turns: its members' places, what they share, their seeds."""
+    plan, version = task.ensemble, task.version
     assert plan.model is not None
     assert plan.train is not None
     assert version.seeds is not None
@@ -112,32 +112,53 @@ def members(task: Task, start: ModelSpec | None = None) -> list[nn.Module]:
     if start is not None:
         seeds = [replace(each, initialisation=own.initialisation) for each in seeds]
     models = [start] if start is not None else [material.model_spec(model) for model in plan.model]
+    return [
+        (
+            range(turn, plan.members, len(models)),
+            MemberPlan(
+                model,
+                recipe_of(plan.train),
+                NoTreatment(label_smoothing=plan.train.label_smoothing or 0.0),
+                material.augmentation(task.plan.augment),
+                device or task.device,
+                plan.train.checkpoint_every,
+            ),
+            seeds[turn :: len(models)],
+        )
+        for turn, model in enumerate(models[: plan.members])
+    ]
+
+
+def members(task: Task, start: ModelSpec | None = None) -> list[nn.Module]:
+    """The ensemble's members, each trained once and kept; several networks take turns.
+
+    With a `start` all of them are that network, and begin with the same weights: they differ in what they see.
+    """
+    total, train = task.ensemble.members, task.ensemble.train
+    assert train is not None
     found: dict[int, nn.Module] = {}
-    for turn, model in enumerate(models):
-        places = range(turn, plan.members, len(models))
-        if not places:
-            continue
+    for places, plan, seeds in ensembles_of(task, start):
         before = len(found)
 
         def tell(done: int, _: int, before: int = before) -> None:
-            task.listener.members(task.name, before + done, plan.members)
+            task.listener.members(task.name, before + done, total)
 
         networks = fit_members(
-            model,
-            data,
-            recipe_of(plan.train),
-            [seeds[place] for place in places],
+            plan.model,
+            task.data,
+            plan.recipe,
+            seeds,
             folder=task.members,
-            processes=plan.train.processes,
-            method=NoTreatment(label_smoothing=plan.train.label_smoothing or 0.0),
-            augmentation=material.augmentation(task.plan.augment),
-            device=task.device,
-            checkpoint_every=plan.train.checkpoint_every,
+            processes=train.processes,
+            method=plan.method,
+            augmentation=plan.augmentation,
+            device=plan.device,
+            checkpoint_every=plan.checkpoint_every,
             on_member=tell,
             repair=task.repair,
         )
         found.update(zip(places, networks, strict=True))
-    return [found[place] for place in range(plan.members)]
+    return [found[place] for place in range(total)]
 
 
 def _scaled_for(release: Release, normalisation: Normalisation | None) -> nn.Module:

@@ -48,8 +48,10 @@ def train(
     first alone checks, writes and compares; the outcome of the others has nothing but names.
     """
     listener = listener or Listener()
-    jobs = [_Job(each, RunFolder(folder), listener, device, trust, repair) for each, folder in _runs(spec, Path(out))]
-    runs = [_train_one(job) if leads() else _follow(job) for job in jobs]
+    if spec.artifacts is not None:
+        raise InputError("artifacts is where the machines of a cluster keep their work: give --on, or leave it out.")
+    jobs = [Job(each, RunFolder(folder), listener, device, trust, repair) for each, folder in runs_of(spec, Path(out))]
+    runs = [train_one(job) if leads() else _follow(job) for job in jobs]
     if not isinstance(spec.seed, list):
         return runs[0]
     return Outcome(Path(out), runs[0].versions, found=all(run.found for run in runs), runs=tuple(runs))
@@ -60,28 +62,34 @@ def leads() -> bool:
     return team_place()[0] == 0
 
 
+def alone() -> bool:
+    """Whether no launcher has started other processes beside this one."""
+    return team_place()[1] == 1
+
+
 def check(spec: TrainSpec, out: str | Path, *, device: str | None = None, trust: bool = False) -> TrainSpec:
     """Everything that `train` checks before it trains; nothing is written. Returns the spec, resolved for one seed."""
-    runs = _runs(spec, Path(out))
+    runs = runs_of(spec, Path(out))
     for resolved, folder in runs:
-        job = _Job(resolved, RunFolder(folder), Listener(), device, trust)
+        job = Job(resolved, RunFolder(folder), Listener(), device, trust)
         job.check_sources()
         job.folder.check(as_dict(resolved))
         job.rehearse()
     return runs[0][0]
 
 
-def _runs(spec: TrainSpec, out: Path) -> list[tuple[TrainSpec, Path]]:
+def runs_of(spec: TrainSpec, out: Path) -> list[tuple[TrainSpec, Path]]:
     """A resolved spec and a folder for each seed."""
     if not isinstance(spec.seed, list):
         return [(resolve(spec), out)]
     return [(resolve(spec.model_copy(update={"seed": seed})), out / f"seed_{seed}") for seed in spec.seed]
 
 
-def _train_one(job: "_Job") -> Outcome:
+def train_one(job: "Job", *, patience: float = 0.0) -> Outcome:
+    """A run over one seed to its end."""
     folder, resolved, listener = job.folder, as_dict(job.spec), job.listener
     job.check_sources()
-    with folder.held(), repairable(folder.path, folder.members(job.spec.members)):
+    with folder.held(patience), repairable(folder.path, folder.members(job.spec.members)):
         folder.check(resolved)
         if job.repair:
             job.clear_damage()
@@ -100,7 +108,7 @@ def _train_one(job: "_Job") -> Outcome:
     return outcome
 
 
-def _follow(job: "_Job") -> Outcome:
+def _follow(job: "Job") -> Outcome:
     """Train along with the first process, once that has found everything in order."""
     job.listener, resolved = Listener(), as_dict(job.spec)
     while not job.folder.holds(resolved):
@@ -111,7 +119,7 @@ def _follow(job: "_Job") -> Outcome:
 
 
 @dataclass
-class _Job:
+class Job:
     """A resolved spec at work in a folder."""
 
     spec: TrainSpec
@@ -121,7 +129,8 @@ class _Job:
     trust: bool = False
     repair: bool = False
     lost: dict[str, list[Path]] = field(default_factory=dict)
-    _loaded: dict[str, DataSet] = field(default_factory=dict)
+    loaded: dict[str, DataSet] = field(default_factory=dict)
+    """The data by its plan as JSON: what several versions, or several jobs, share is loaded once."""
 
     @property
     def versions(self) -> list[VersionPlan]:
@@ -134,9 +143,9 @@ class _Job:
         """The version's data, loaded once for all versions that share it."""
         plan = data_of(self.spec, version, f"version {version.name}")
         key = plan.model_dump_json()
-        if key not in self._loaded:
-            self._loaded[key] = material.load(plan)
-        return plan, self._loaded[key]
+        if key not in self.loaded:
+            self.loaded[key] = material.load(plan)
+        return plan, self.loaded[key]
 
     def fingerprints(self) -> dict[str, dict[str, str]]:
         return {
