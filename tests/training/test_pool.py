@@ -45,8 +45,11 @@ def pieces(call: Callable[..., Any]) -> list[Piece]:
 
 @pytest.mark.parametrize("pool", POOLS, ids=["here", "processes"])
 def test_every_piece_is_done_and_told_of(pool: Pool, calls: ModuleType) -> None:
+    """And the first error of a piece is raised here."""
     heard: list[Event] = []
-    pool.run(pieces(calls.add), heard.append)
+    last = Piece("p3", calls.fail, (3,), torch.zeros(2), after=frozenset({"p0", "p1", "p2"}))
+    with pytest.raises(InputError, match=r"^piece 3 cannot be done\.$"):
+        pool.run([*pieces(calls.add), last], heard.append)
     done = [event.key for event in heard if event.kind == "done"]
     assert sorted(done) == ["p0", "p1", "p2"]
     assert done.index("p0") > done.index("p2")
@@ -61,12 +64,6 @@ def test_every_piece_is_done_and_told_of(pool: Pool, calls: ModuleType) -> None:
     else:
         assert os.getpid() not in processes
         assert {event.value[2] for event in heard if event.kind == "done"} == {1}
-
-
-@pytest.mark.parametrize("pool", POOLS, ids=["here", "processes"])
-def test_an_error_of_a_piece_is_raised_here(pool: Pool, calls: ModuleType) -> None:
-    with pytest.raises(InputError, match=r"piece \d cannot be done"):
-        pool.run(pieces(calls.fail), lambda event: None)
 
 
 def test_pieces_that_cannot_be_put_in_order() -> None:

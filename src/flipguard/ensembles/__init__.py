@@ -10,6 +10,7 @@ from flipguard.ensembles.perturbations import Perturbation, as_perturbation
 from flipguard.ensembles.prefetched import Prefetched, prefetchable
 from flipguard.ensembles.quick import QuickReference, quickened
 from flipguard.ensembles.references import CachedReference, NetworkReference, extract_logits
+from flipguard.ensembles.spread import SpreadReference
 from flipguard.ensembles.students import SingleStudent, decay_groups
 from flipguard.ensembles.tempered import Tempered
 
@@ -26,6 +27,7 @@ __all__ = [
     "Prefetched",
     "QuickReference",
     "SingleStudent",
+    "SpreadReference",
     "StaleStudent",
     "Tempered",
     "as_perturbation",

@@ -161,6 +161,9 @@ class EnsemblePlan(_Strict):
         Literal["logits", "probabilities"], Field(description="the mean of logits, or of probabilities")
     ] = "logits"
     offline: Annotated[bool, Field(description="logits extracted once, without augmentation")] = False
+    spread: Annotated[
+        bool, Field(description="under a launcher, each process holds its share of the members, for less memory")
+    ] = False
     calibrated: Annotated[
         bool, Field(description="each member's logits over the temperature that fits the validation part")
     ] = False

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from flipguard.data import Batches, DataSet
-from flipguard.ensembles import CachedReference, NetworkReference, extract_logits
+from flipguard.ensembles import CachedReference, NetworkReference, SpreadReference, extract_logits
 from flipguard.methods import NoTreatment
 from flipguard.releases import material
 from flipguard.releases.listener import Listener
@@ -18,6 +18,7 @@ from flipguard.releases.recorded import Recorded
 from flipguard.releases.release import Release
 from flipguard.releases.resolved import recipe_of
 from flipguard.training import ModelSpec, Seeds, calibrated, fit_members
+from flipguard.training.distributed import place
 from flipguard.training.members import MemberPlan
 from flipguard.types import InputError, Normalisation, Reference
 
@@ -85,15 +86,25 @@ def _old(task: Task) -> Any:
 
 
 def _ensemble(task: Task) -> Any:
-    plan = task.ensemble
-    networks = members(task)
-    if plan.calibrated:
-        networks = [calibrated(network, task.data, device=task.device) for network in networks]
-    reference = NetworkReference("ensemble", networks).to(task.device)
+    plan, (rank, world) = task.ensemble, place()
+    if plan.spread and world > 1 and not plan.offline:
+        return SpreadReference("ensemble", _own(task, rank, world), plan.members, rank, world).to(task.device)
+    reference = NetworkReference("ensemble", _tempered(task, members(task))).to(task.device)
     if not plan.offline:
         return reference
     batches = Batches(task.data.train, 1024, normalisation=task.data.normalisation, device=task.device)
     return CachedReference("ensemble", extract_logits(reference, batches))
+
+
+def _own(task: Task, rank: int, world: int) -> list[nn.Module]:
+    """This process's share of the members."""
+    return _tempered(task, members(task, share=(rank, world)))
+
+
+def _tempered(task: Task, networks: list[nn.Module]) -> list[nn.Module]:
+    if not task.ensemble.calibrated:
+        return networks
+    return [calibrated(network, task.data, device=task.device) for network in networks]
 
 
 REFERENCES: dict[str, Callable[[Task], Any]] = {"old": _old, "ensemble": _ensemble}
@@ -129,16 +140,17 @@ def ensembles_of(
     ]
 
 
-def members(task: Task, start: ModelSpec | None = None) -> list[nn.Module]:
+def members(task: Task, start: ModelSpec | None = None, *, share: tuple[int, int] = (0, 1)) -> list[nn.Module]:
     """The ensemble's members, each trained once and kept; several networks take turns.
 
-    With a `start` all of them are that network, and begin with the same weights: they differ in what they see.
+    With a `start` all of them are that network, and begin with the same weights: they differ in what they see. Of all
+    members every `share[1]`-th is loaded, from number `share[0]` on.
     """
     total, train = task.ensemble.members, task.ensemble.train
     assert train is not None
     found: dict[int, nn.Module] = {}
+    wanted, before = range(share[0], total, share[1]), 0
     for places, plan, seeds in ensembles_of(task, start):
-        before = len(found)
 
         def tell(done: int, _: int, before: int = before) -> None:
             task.listener.members(task.name, before + done, total)
@@ -156,9 +168,11 @@ def members(task: Task, start: ModelSpec | None = None) -> list[nn.Module]:
             checkpoint_every=plan.checkpoint_every,
             on_member=tell,
             repair=task.repair,
+            load=[j in wanted for j in places],
         )
-        found.update(zip(places, networks, strict=True))
-    return [found[place] for place in range(total)]
+        before += len(places)
+        found.update(zip([j for j in places if j in wanted], networks, strict=True))
+    return [found[j] for j in wanted]
 
 
 def _scaled_for(release: Release, normalisation: Normalisation | None) -> nn.Module:

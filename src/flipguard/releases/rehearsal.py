@@ -15,7 +15,7 @@ from flipguard.releases.references import Task, references_of
 from flipguard.releases.release import Release
 from flipguard.releases.resolved import build, card_of
 from flipguard.training import ModelSpec
-from flipguard.training.distributed import Team
+from flipguard.training.distributed import Team, check_not_sharded
 from flipguard.training.distributed import place as team_place
 from flipguard.types import Batch, FlipguardError, InputError, Reference
 
@@ -43,10 +43,7 @@ def rehearse(task: Task, place: str) -> None:
         raise InputError(
             f"{place}.train.batch_size {version.train.batch_size} is above the {len(data.train):,} training samples."
         )
-    try:
-        Team(*team_place()).check_batch(version.train.batch_size, version.train.accumulate)
-    except InputError as error:
-        raise InputError(f"{place}.train: {error}") from error
+    _check_team(task, place)
     for one in task.earlier:
         known = one.classes(data) if isinstance(one, Recorded) else one.classes
         material.class_map(known, data, f"the version '{one.name}'")
@@ -62,6 +59,23 @@ def rehearse(task: Task, place: str) -> None:
             raise InputError(
                 f"{place}: {model.name} with {task.method.name} cannot take a step on {data.name}: {_line(error)}"
             ) from error
+
+
+def _check_team(task: Task, place: str) -> None:
+    """What several processes cannot do together."""
+    assert task.version.train is not None
+    rank, world = team_place()
+    try:
+        Team(rank, world).check_batch(task.version.train.batch_size, task.version.train.accumulate)
+    except InputError as error:
+        raise InputError(f"{place}.train: {error}") from error
+    if world == 1:
+        return
+    check_not_sharded()
+    if task.ensemble.spread and task.ensemble.members < world:
+        raise InputError(
+            f"{place}.method.ensemble.spread: {task.ensemble.members} members cannot be spread over {world} processes."
+        )
 
 
 def rehearse_given(task: Task, given: Release, place: str) -> None:

@@ -60,6 +60,7 @@ def fit_members(
     engine: Engine = "auto",
     on_member: Callable[[int, int], None] | None = None,
     repair: bool = False,
+    load: Sequence[bool] | None = None,
 ) -> list[nn.Module]:
     """One trained network per seed, in the order of the seeds, in evaluation mode on the CPU.
 
@@ -69,7 +70,8 @@ def fit_members(
     weights do not depend on how many run; on a GPU they take turns, each captured step on a stream of its own, as many
     at a time as fit into memory. Under a launcher each process trains its share of the members by itself, and takes the
     others from the folder: they are those of one process. `on_member` hears how many are done, out of how many. A kept
-    member whose file is damaged is an error, or with `repair` trained again.
+    member whose file is damaged is an error, or with `repair` trained again. `load` says of each member whether it is
+    to be returned, where all are to be trained and only some are needed here.
     """
     spread = [Seeds.of(seed) if isinstance(seed, int) else seed for seed in seeds]
     if not spread or len(set(spread)) != len(spread):
@@ -96,7 +98,8 @@ def fit_members(
         for home in homes:
             wait_for(home / MEMBER)
         done.all()
-        return [_load(plan, data, one, home) for one, home in members]
+        wanted = load or [True] * len(members)
+        return [_load(plan, data, one, home) for (one, home), here in zip(members, wanted, strict=True) if here]
 
 
 def member_homes(
