@@ -11,6 +11,7 @@ from flipguard.data.growth import Growth, class_places, draw_growth, grown
 from flipguard.data.load import DATA, data_options, load_data
 from flipguard.data.randomness import random_bits, random_normal, random_order, random_uniform
 from flipguard.data.resident import ResidentBatches
+from flipguard.data.shards import ShardImages
 from flipguard.data.splits import split_validation, subset
 from flipguard.data.text import encode_text
 
@@ -25,6 +26,7 @@ __all__ = [
     "Growth",
     "ImageFiles",
     "ResidentBatches",
+    "ShardImages",
     "Split",
     "WordEncoder",
     "class_places",

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from flipguard._version import __version__
 from flipguard.checkpoints import load_checkpoint, load_weights, save_checkpoint
-from flipguard.data import Augmentation, DataSet
+from flipguard.data import Augmentation, DataSet, ImageFiles
 from flipguard.methods import NoTreatment
 from flipguard.training.distributed import alone, own_device, place, wait_for
 from flipguard.training.errors import OutOfMemory
@@ -169,6 +169,9 @@ def _content(data: DataSet) -> str:
     """A hash of the training inputs themselves; the fingerprint knows only ids and labels."""
     x = data.train.x
     hashed = hashlib.blake2b(digest_size=8)
+    if isinstance(x, ImageFiles):
+        # The fingerprint stands for the files; how they are decoded is not in it.
+        hashed.update(f"{x.size} {x.resize} {x.scale}".encode())
     parts: Mapping[str, Any] = x if isinstance(x, dict) else {"x": x}
     for name, value in sorted(parts.items()):
         hashed.update(name.encode())
