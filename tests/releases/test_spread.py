@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from flipguard.checkpoints import load_checkpoint
-from flipguard.releases import Listener, TrainSpec, train, train_on
+from flipguard.data import DataSet
+from flipguard.releases import Listener, TrainSpec, material, train, train_on
+from flipguard.releases.plan import DataPlan
 from flipguard.training.pool import Hear, Here, Piece
 from flipguard.training.storage import Storage
 from flipguard.types import InputError
@@ -149,6 +151,23 @@ def test_what_a_pool_needs_to_know(small: Callable[..., TrainSpec], tmp_path: Pa
     needs = {(piece.key[:4] == "run ", piece.resources.cpus, piece.resources.gpus) for piece in pool.pieces}
     assert needs == {(True, 2.0, 0.0), (False, 1.0, 0.5)}
     assert {piece.arguments[1].device for piece in pool.pieces if piece.key[:4] != "run "} == {"cuda"}
+
+
+def test_data_are_loaded_once_and_sent_along(
+    small: Callable[..., TrainSpec], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers may have no way to the data: each version's are loaded by the one who asks, for all seeds."""
+    loaded: list[str] = []
+
+    def load(plan: DataPlan, place: str = "data") -> DataSet:
+        loaded.append(plan.model_dump_json())
+        return material_load(plan, place)
+
+    material_load = material.load
+    monkeypatch.setattr(material, "load", load)
+    grown = {"model": {"name": "mlp", "hidden": [5]}, "data": {"per_class": 9, "augment": None}}
+    train_on(Here, small("seed=[0,1]", old=grown, method=ENSEMBLE), tmp_path / "run")
+    assert len(loaded) == len(set(loaded)) == 2
 
 
 @pytest.mark.parametrize(

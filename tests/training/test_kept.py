@@ -73,10 +73,36 @@ def test_an_index_that_was_cut_off_is_passed_over(tmp_path: Path) -> None:
     with kept_at(url) as home:
         write(home / "state", "whole")
     (tmp_path / "kept/index.000002.json").write_text('{"files": {"state"')
-    storage = Storage(url)
-    assert storage.index()[0] == 1
-    storage.fetch(tmp_path / "here")
+    Storage(url).fetch(tmp_path / "here")
     assert read(tmp_path / "here") == {"state": "whole"}
+    # The next one goes on after it, and clears it away.
+    with kept_at(url) as home:
+        assert read(home) == {"state": "whole"}
+        write(home / "state", "further")
+    assert sorted(path.name[:12] for path in (tmp_path / "kept").iterdir())[0] == "index.000003"
+    assert len(list((tmp_path / "kept").iterdir())) == 2
+    Storage(url).fetch(tmp_path / "here")
+    assert read(tmp_path / "here") == {"state": "further"}
+
+
+def test_a_storage_that_is_away_for_a_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The place is a file when the work ends, and a folder when it is tried again; at last it is an error."""
+    url = f"file://{tmp_path}/kept/run"
+    waited: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        if len(waited) == 2:
+            (tmp_path / "kept").unlink()
+
+    monkeypatch.setattr("flipguard.training.kept.MIRROR_SECONDS", 1000.0)
+    with kept_at(url) as home:
+        write(home / "state", "x")
+        (tmp_path / "kept").write_text("in the way")
+        monkeypatch.setattr("flipguard.training.kept.time.sleep", sleep)
+    assert waited == [1.0, 2.0]
+    Storage(url).fetch(tmp_path / "here")
+    assert read(tmp_path / "here") == {"state": "x"}
 
 
 def test_a_damaged_file_is_named_and_not_fetched(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import logging
 import signal
+import socket
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +27,7 @@ LOG = logging.getLogger("flipguard.training")
 LIVES = 10
 """So many workers of one piece may die before it is given up: something kills every one of them."""
 
-LEAVE_SECONDS = 30.0
+LEAVE_SECONDS, CONNECT_SECONDS = 30.0, 10.0
 _LOST = (
     exceptions.WorkerCrashedError,
     exceptions.NodeDiedError,
@@ -41,6 +42,8 @@ def connected(on: str) -> "RayPool":
     host, _, port = on.removeprefix("ray://").rpartition(":")
     if on != "ray" and not (host and port.isdigit()):
         raise InputError(f"--on {on}: give ray, or the address of a cluster as HOST:PORT or ray://HOST:PORT.")
+    if on != "ray":
+        _check_answers(on, host, int(port))
     _quieten()
     handlers = {number: signal.getsignal(number) for number in signals.STOPPING}
     try:
@@ -58,6 +61,15 @@ def connected(on: str) -> "RayPool":
         for number, handler in handlers.items():
             signal.signal(number, handler)
     return RayPool()
+
+
+def _check_answers(on: str, host: str, port: int) -> None:
+    """Ray itself tries for minutes, and tells of every try."""
+    try:
+        socket.create_connection((host.strip("[]"), port), timeout=CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"--on {on}: the cluster cannot be reached: {reason}.") from error
 
 
 def _quieten() -> None:
@@ -78,7 +90,7 @@ class RayPool:
 
         def begin(piece: Piece) -> None:
             needs = {"num_cpus": piece.resources.cpus, "num_gpus": piece.resources.gpus}
-            task = _do.options(**needs, max_retries=0, name=piece.key[-100:])
+            task = _do.options(**needs, max_retries=0, name=piece.key)
             work = (piece.key, piece.call, piece.arguments, max(1, int(piece.resources.cpus)))
             running[task.remote(shared[id(piece.shared)], *work, post, _versions())] = piece
 

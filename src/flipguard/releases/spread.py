@@ -47,8 +47,9 @@ def train_on(
     with spread.at_hand():
         pieces = spread.pieces()
         if pieces:
+            found = pool()
             spread.begin()
-            pool().run(pieces, spread.hear)
+            found.run(pieces, spread.hear)
         runs = spread.concluded()
     if not isinstance(spec.seed, list):
         return runs[0]

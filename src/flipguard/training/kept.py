@@ -5,15 +5,17 @@ import os
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from flipguard.training.storage import Files, Storage, is_address, sha256_of
+from flipguard.training.storage import Files, Storage, TakenOver, is_address, sha256_of
 from flipguard.types import DamagedFile, InputError
 
 LOG = logging.getLogger("flipguard.training")
 MIRROR_SECONDS = 1.0
+LAST_TRIES = (1.0, 2.0, 4.0, 8.0, 16.0)
 _NOT_KEPT = {"lock"}
 _SCRATCH = "flipguard-kept-"
 
@@ -70,7 +72,21 @@ class _Mirror:
         finally:
             self._stop.set()
             beside.join()
-            self.put()
+            self._put_at_last()
+
+    def _put_at_last(self) -> None:
+        """What took hours is not lost to a storage that is away for some seconds."""
+        for seconds in (*LAST_TRIES, None):
+            try:
+                self.put()
+                return
+            except TakenOver:
+                raise
+            except InputError as error:
+                if seconds is None:
+                    raise
+                LOG.warning("%s", error)
+                time.sleep(seconds)
 
     def _watch(self) -> None:
         while not self._stop.wait(MIRROR_SECONDS):

@@ -37,6 +37,10 @@ def joined(place: str, *names: str) -> str:
     return "/".join((place.rstrip("/"), *names)) if is_address(place) else str(Path(place, *names))
 
 
+class TakenOver(InputError):
+    """Somebody else works on the folder by now."""
+
+
 class Storage:
     """A folder kept at an address: `fetch` brings it here, `commit` puts a new state of it there."""
 
@@ -54,13 +58,17 @@ class Storage:
         self._fs.use_listings_cache = False
 
     def index(self) -> tuple[int, Files]:
-        """The newest index that is whole: its number and the folder's files; (0, {}) when nothing is kept."""
+        """The files of the newest index that is whole, and the highest number that an index has, whole or not.
+
+        (0, {}) when nothing is kept.
+        """
         with self._explained("read"):
-            for number in sorted(self._numbers(), reverse=True):
+            numbers = sorted(self._numbers(), reverse=True)
+            for number in numbers:
                 found = _parsed(self._fs.cat_file(self._at(_index_name(number))))
                 if found is not None:
-                    return number, found
-        return 0, {}
+                    return numbers[0], found
+        return max(numbers, default=0), {}
 
     def fetch(self, folder: Path) -> Files:
         """Bring every file that is not here already, each checked against its checksum."""
@@ -113,13 +121,14 @@ class Storage:
             self._fs.pipe_file(self._at(_index_name(number + 1)), _packed(files))
             kept = {_object_name(name, facts["sha256"]) for name, facts in files.items()}
             gone = [_object_name(name, facts["sha256"]) for name, facts in old.items()]
-            for name in [name for name in gone if name not in kept] + ([_index_name(number)] if number else []):
+            passed = [_index_name(one) for one in self._numbers() if one <= number]
+            for name in [*(name for name in gone if name not in kept), *passed]:
                 self._fs.rm_file(self._at(name))
         return number + 1, files
 
     def _check_newest(self, number: int) -> None:
         if max(self._numbers(), default=0) != number:
-            raise InputError(f"{self.url} was taken over by another process: this one stops.")
+            raise TakenOver(f"{self.url} was taken over by another process: this one stops.")
 
     def _numbers(self) -> list[int]:
         try:
