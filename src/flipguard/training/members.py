@@ -26,10 +26,10 @@ from flipguard.data import Augmentation, DataSet
 from flipguard.methods import NoTreatment
 from flipguard.training import signals
 from flipguard.training.distributed import alone, own_device, place, wait_for
-from flipguard.training.errors import OutOfMemory
-from flipguard.training.loop import Engine, Run, TrainingError, in_turn
+from flipguard.training.loop import Engine, Run, TrainingError
 from flipguard.training.network import ModelSpec, Seeds, begin_network, described
 from flipguard.training.recipe import Recipe
+from flipguard.training.waves import in_waves
 from flipguard.types import DamagedFile, InputError, Method
 
 LOG = logging.getLogger("flipguard.training")
@@ -238,14 +238,21 @@ _shared: _Work | None = None
 
 def _enter(work: _Work) -> None:
     global _shared
-    torch.set_num_threads(1)
-    signals.heeded_by_worker()
-    threading.Thread(target=_leave_with_parent, daemon=True).start()
+    begin_worker()
     _shared = work
 
 
+def begin_worker() -> None:
+    """A process that trains for another: one thread, its parent's signals, and no life after its parent's.
+
+    A worker whose parent was killed would go on, beside the run that is started in its place.
+    """
+    torch.set_num_threads(1)
+    signals.heeded_by_worker()
+    threading.Thread(target=_leave_with_parent, daemon=True).start()
+
+
 def _leave_with_parent() -> None:
-    """A worker whose parent was killed would go on, beside the run that is started in its place."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
@@ -258,50 +265,12 @@ def _train_shared(seeds: Seeds, home: Path) -> None:
 
 
 def _on_one_device(work: _Work, todo: list[tuple[Seeds, Path]], done: _Progress) -> None:
-    """Waves of members that take turns on one device, as many at a time as its memory holds.
-
-    Each member's captured step runs on a stream of its own, so that what one leaves idle another uses. What does not
-    overlap (a step that cannot be captured) goes one after another: taking turns would only hold more memory.
-    """
+    """Members that take turns on one device, as many at a time as its memory holds."""
     work = replace(work, data=replace(work.data, train=work.data.train.to(work.device)))
-    waiting = list(todo)
-    while waiting:
-        wave: list[tuple[Seeds, Path, Run, Iterator[None]]] = []
-        need = 0
-        while waiting and (not wave or _has_room(work.device, need)):
-            seeds, home = waiting.pop(0)
-            before = _free(work.device)
-            try:
-                run = _begin(work, seeds, home)
-                updates = run.updates()
-                next(updates, None)
-            except OutOfMemory:
-                if not wave:
-                    raise
-                # Alone, or beside fewer, it may fit: it goes with the next ones.
-                waiting.insert(0, (seeds, home))
-                break
-            wave.append((seeds, home, run, updates))
-            need = max(need, before - _free(work.device))
-            if run.captured is None:
-                break
-        LOG.info("%d members side by side", len(wave))
-        in_turn([updates for *_, updates in wave])
-        for seeds, home, run, _ in wave:
+    for wave, _ in in_waves(todo, lambda one: _begin(work, *one), work.device):
+        for (seeds, home), run in wave:
             _keep(work, seeds, home, run.released())
             done.more()
-        wave.clear()
-        if work.device != "cpu":
-            torch.cuda.empty_cache()
-
-
-def _free(device: str) -> int:
-    return int(torch.cuda.mem_get_info(device)[0]) if torch.device(device).type == "cuda" else 0
-
-
-def _has_room(device: str, need: int) -> bool:
-    """Whether another member fits, with a third of its size to spare."""
-    return _free(device) > need + need // 3
 
 
 def _side_by_side(work: _Work, todo: list[tuple[Seeds, Path]], processes: int, done: _Progress) -> None:
