@@ -170,10 +170,29 @@ def test_another_setting_trains_only_what_rests_on_it(finished: Path) -> None:
     assert Bench(parsed(), finished).count().networks == 0
 
 
+def test_benches_share_networks(finished: Path, tmp_path: Path) -> None:
+    told: list[Progress] = []
+    rows = {"none": "single.1", "held": "held"}
+    more = {**SPEC["networks"], "held": {"method": "elodi", "references": {"ensemble": "pair"}}}
+    bench = Bench(parsed(rows=rows, networks=more), tmp_path, networks=tmp_path / "shared")
+    shutil.copytree(finished / "networks", tmp_path / "shared")
+    bench.run(processes=1, on_network=told.append)
+    assert {one.network for one in told} == {f"{side} held, seed {seed}" for side in ("old", "new") for seed in (3, 8)}
+
+
 def test_a_row_and_a_seed_can_be_had_alone(tmp_path: Path) -> None:
     rows = Bench(parsed(), tmp_path, rows=["kd"], seeds=[8]).run(processes=1)
     assert [row.name for row in rows] == ["kd"]
     assert {name.split("-")[0] for name in networks(tmp_path)} == {"single.old.8.0", "kd.new.8.0"}
+
+
+def test_selectors_are_joined() -> None:
+    found = graph().pieces("single.1 + old.pair", "new", 3, "rows.a.new", ())
+    assert [(piece.node.side, piece.node.name, piece.node.copy, piece.place) for piece in found] == [
+        ("new", "single", 1, 0),
+        ("old", "pair", 0, 0),
+        ("old", "pair", 0, 1),
+    ]
 
 
 def test_seeds_do_not_depend_on_the_place_in_the_file() -> None:

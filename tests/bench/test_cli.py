@@ -11,6 +11,7 @@ from flipguard.bench.read import read_bench
 from flipguard.bench.run import Bench
 from flipguard.cli.app import app
 from flipguard.releases.yaml_text import as_yaml
+from flipguard.types import InputError
 
 BENCHES = sorted((Path(__file__).parents[2] / "recipes" / "bench").glob("*.yaml"))
 
@@ -62,6 +63,18 @@ def test_bad_input_is_one_line(arguments: list[str], said: str, here: Path) -> N
     assert refused.exit_code == 2
     assert said in refused.stderr
     assert refused.stderr.count("\n") == 1
+
+
+def test_a_bench_like_another(here: Path) -> None:
+    (here / "base.yaml").write_text(as_yaml(SPEC))
+    (here / "own.yaml").write_text("like: base.yaml\ntitle: Its own\nseeds: [4]\ntrain: {warmup: 0.1}\n")
+    spec = read_bench(here / "own.yaml", ["train.epochs=3"])
+    assert (spec.title, spec.seeds, spec.train.epochs, spec.train.warmup) == ("Its own", [4], 3, 0.1)
+    assert spec.train.batch_size == SPEC["train"]["batch_size"]
+    assert list(spec.rows) == list(SPEC["rows"])
+    (here / "own.yaml").write_text("like: ../base.yaml\n")
+    with pytest.raises(InputError, match="like must be the name of a file in the same folder"):
+        read_bench(here / "own.yaml")
 
 
 @pytest.mark.parametrize("path", BENCHES, ids=lambda path: path.stem)

@@ -87,7 +87,10 @@ class Graph:
         return self.pieces(getattr(self.spec.rows[name], side), side, seed, f"rows.{name}.{side}", ())
 
     def pieces(self, text: str, side: Side, seed: int, place: str, above: tuple[str, ...]) -> list[Piece]:
-        """What a selector selects."""
+        """What a selector selects; several are joined by +."""
+        if "+" in text:
+            parts = (self.pieces(part.strip(), side, seed, place, above) for part in text.split("+"))
+            return [piece for part in parts for piece in part]
         side, name, places = selected(text, side, place)
         if name not in self.spec.networks:
             raise InputError(f"{place}: there is no network '{name}'{nearest(name, self.spec.networks)}")

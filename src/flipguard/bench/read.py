@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from flipguard.bench.plan import BenchSpec
 from flipguard.models.nearest import nearest
@@ -31,5 +32,21 @@ def bench_names() -> list[str]:
 
 
 def read_bench(path: Path, changes: Sequence[str] = ()) -> BenchSpec:
-    """The file with `key=value` changes laid over it."""
-    return parse_as(BenchSpec, changed(read_mapping(path, "data, old, new, networks and rows"), changes), path.name)
+    """The file with `key=value` changes laid over it; `like` names a file beside it that the rest is taken from."""
+    keys = "data, old, new, networks and rows"
+    raw = read_mapping(path, keys)
+    like = raw.pop("like", None)
+    if like is not None:
+        if not isinstance(like, str) or Path(like).name != like:
+            raise InputError(f"{path.name}: like must be the name of a file in the same folder, it is {like!r}.")
+        raw = _laid_over(read_mapping(path.parent / like, keys), raw)
+    return parse_as(BenchSpec, changed(raw, changes), path.name)
+
+
+def _laid_over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """Training and data key by key, everything else whole."""
+    found = {key: value for key, value in below.items() if key != "like"}
+    for key, value in above.items():
+        both = key in ("data", "train") and isinstance(value, dict) and isinstance(found.get(key), dict)
+        found[key] = {**found[key], **value} if both else value
+    return found

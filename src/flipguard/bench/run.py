@@ -47,13 +47,17 @@ class Count:
 
 @dataclass
 class Bench:
-    """A spec at work in a folder, for some of its rows and seeds; all of them when none are named."""
+    """A spec at work in a folder, for some of its rows and seeds; all of them when none are named.
+
+    `networks` is a folder that several benches share: what one has trained, another finds.
+    """
 
     spec: BenchSpec
     out: Path
     device: str = "cpu"
     rows: Sequence[str] = ()
     seeds: Sequence[int] = ()
+    networks: Path | None = None
     _graph: Graph | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -114,7 +118,11 @@ class Bench:
         return write_tables(self.out)
 
     def _shop(self) -> Shop:
-        return Shop(self.graph.data.to(self.device), self.graph.augmentation, self.out, self.device)
+        return Shop(self.graph.data.to(self.device), self.graph.augmentation, self._networks, self.device)
+
+    @property
+    def _networks(self) -> Path:
+        return self.networks or self.out / "networks"
 
     def _train(
         self, shop: Shop, todo: list[Node], processes: int | None, tell: Callable[[Progress], None] | None
@@ -143,7 +151,7 @@ class Bench:
 
     def _todo(self, pairs: list[Pair]) -> list[Node]:
         """Networks that are not there and are wanted: by a pair, or by another that is not there."""
-        folder = Shop(self.graph.data, None, self.out, "cpu")
+        folder = Shop(self.graph.data, None, self._networks, "cpu")
         wanted: dict[Node, None] = {}
 
         def want(node: Node) -> None:

@@ -43,7 +43,7 @@ OnNetwork = Callable[[Node, float], None]
 
 @dataclass(frozen=True)
 class Shop:
-    """What all networks of a bench have in common."""
+    """What all networks of a bench have in common; each has a folder of its own in `folder`."""
 
     data: DataSet
     augmentation: Augmentation | None
@@ -51,7 +51,7 @@ class Shop:
     device: str
 
     def home(self, node: Node) -> Path:
-        return self.folder / "networks" / node.folder
+        return self.folder / node.folder
 
     def is_done(self, node: Node) -> bool:
         return (self.home(node) / RECORD).exists()

@@ -35,6 +35,9 @@ def bench(
     out: Annotated[
         str | None, typer.Option(metavar="FOLDER", help="Networks and tables. Default: runs/bench/ and the name.")
     ] = None,
+    networks: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="Networks that several benches share. Default: in --out.")
+    ] = None,
     device: Annotated[str, typer.Option(metavar="NAME", help="cpu, cuda, cuda:1, or auto.")] = "auto",
     row: Annotated[list[str] | None, typer.Option(metavar="ROW", help="Only this row; repeatable.")] = None,
     seed: Annotated[list[int] | None, typer.Option(metavar="SEED", help="Only this seed; repeatable.")] = None,
@@ -71,7 +74,9 @@ def bench(
     for place, model in [("old", spec.old), ("new", spec.new), *_models(spec)]:
         import_module("flipguard.releases.trust").check_name(model.name, place, trust=trust)
     where = import_module("flipguard.releases.material").device_of(device)
-    work: Bench = room.Bench(spec, folder, where, rows=row or (), seeds=seed or ())
+    work: Bench = room.Bench(
+        spec, folder, where, rows=row or (), seeds=seed or (), networks=Path(networks) if networks else None
+    )
     if count:
         return _count(work)
     signals = import_module("flipguard.training.signals")
