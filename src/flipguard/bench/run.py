@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from flipguard.analysis.draw import draw
 from flipguard.bench.cost import Costs
 from flipguard.bench.evaluate import Pair, measured, pairs_of
-from flipguard.bench.front import front
+from flipguard.bench.front import draw_front
 from flipguard.bench.graph import Graph, Node, waves, with_parents
 from flipguard.bench.markdown import bench_markdown
 from flipguard.bench.plan import BenchSpec
@@ -206,7 +205,7 @@ def write_tables(folder: Path) -> list[Row]:
     with whole_file(folder / TABLE) as beside:
         beside.write_text(bench_markdown(facts["title"], tables, _in_words(folder, facts)), encoding="utf-8")
     try:
-        draw(front(facts["title"], tables["test"]), folder / FRONT)
+        draw_front(facts["title"], tables["test"], folder / FRONT)
     except MissingExtra:
         # Without matplotlib the tables say it all.
         (folder / FRONT).unlink(missing_ok=True)

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from flipguard.bench.tables import LEVEL, PERCENT, Cell, Row
 
-COLUMNS = ("error_rate_new", "negative_flip_rate", "relative_negative_flip_rate", "run_churn", "ece_new")
+COLUMNS = ("error_rate_new", "negative_flip_rate", "relative_negative_flip_rate", "run_churn")
 
 
 def bench_report(title: str, rows: Sequence[Row]) -> RenderableType:
@@ -16,19 +16,21 @@ def bench_report(title: str, rows: Sequence[Row]) -> RenderableType:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("row", no_wrap=True)
     known = [figure for figure in COLUMNS if any(figure in row.cells for row in rows)]
-    for name in ("training", *(f"{PERCENT[figure]}, %" for figure in known)):
-        table.add_column(name, justify="right", no_wrap="%" not in name)
+    for name in ("training", "inference", *(f"{PERCENT[figure]}, %" for figure in known)):
+        table.add_column(name, justify="right")
     for row in rows:
         shown = [_cell(row.cells[figure]) if figure in row.cells else Text("–") for figure in known]
-        inference = "" if row.inference_cost < 1.5 else f" ({row.inference_cost:.0f}× inference)"
-        table.add_row(Text(row.name + inference), f"{row.training_cost:.1f}×", *shown)
+        table.add_row(Text(row.name), f"{row.training_cost:.1f}×", f"{row.inference_cost:.1f}×", *shown)
     seeds = max((len(row.seeds) for row in rows), default=0)
     return Group(
-        Text(title, style="bold"), Text(f"{seeds} seeds, mean ± std; training in plain trainings"), Text(), table
+        Text(title, style="bold"),
+        Text(f"{seeds} seeds, mean ± std. Training in plain trainings of the new model, inference in answers of one."),
+        Text(),
+        table,
     )
 
 
 def _cell(cell: Cell) -> Text:
-    spread = "" if cell.spread is None else f" ± {100 * cell.spread:.2f}"
+    spread = "" if cell.spread is None else f" ± {100 * cell.spread:.1f}"
     close = "≈" if cell.p is not None and cell.p >= LEVEL else " "
-    return Text(f"{100 * cell.mean:.2f}{spread}{close}", style="bold" if cell.best else "", no_wrap=True)
+    return Text(f"{100 * cell.mean:.1f}{spread}{close}", style="bold" if cell.best else "", no_wrap=True)
