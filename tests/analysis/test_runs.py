@@ -117,6 +117,9 @@ def test_the_report_of_a_run_is_that_of_its_last_update(folders: Path, tmp_path:
     assert "The chain of versions" in text
     assert "gate from the run&#39;s spec" in text
     assert "mlp v1" in text
+    assert "Errors and flips over training: negative flip rate" in text
+    last = read_run(folders / "chain").epochs("v2")[-1]["negative_flip_rate"]
+    assert f"<td>{last:.4g}</td>" in text
     refused = run("report", "chain", "--max-nfr", "0", "--out", tmp_path / "s.html", folder=folders)
     assert refused.returncode == 0
     assert "gate from the run" not in (tmp_path / "s.html").read_text()

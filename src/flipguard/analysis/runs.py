@@ -57,6 +57,11 @@ class FinishedRun:
         """The lines of metrics.jsonl, in order; none for a version that was not trained here."""
         return Metrics(self.home(version) / METRICS).lines
 
+    @property
+    def measured_epochs(self) -> bool:
+        """Whether flips were measured while a version was trained: one that has a predecessor."""
+        return any(line.get("old") is not None for version in self.versions for line in self.epochs(version)[-1:])
+
     def setting(self, key: str) -> float:
         """The number that a dotted key of the last version has in the spec, such as method.alpha."""
         value: Any = next(v for v in self.spec["versions"] if v["name"] == self.versions[-1])
