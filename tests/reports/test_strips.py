@@ -2,17 +2,27 @@ import pytest
 
 import flipguard
 from flipguard.comparison import Comparison
-from flipguard.reports.strips import WIDTH, outcome_strip, shares, sparkline
+from flipguard.reports.strips import WIDTH, OutcomeStrip, shares, sparkline
 from flipguard.reports.terminal import matrix_report, plain_text
 
 
 def test_the_strip_has_a_cell_for_every_kind_that_occurs(comparison: Comparison) -> None:
-    strip, legend = outcome_strip(comparison).plain.split("\n")
+    strip, legend = plain_text(OutcomeStrip(comparison)).splitlines()
     assert len(strip) == WIDTH
     assert [sign for sign in "█▼▲░" if sign in strip] == list("█▼▲░")
     share = strip.count("▼") / WIDTH
     assert share == pytest.approx(float(comparison.negative_flip_rate or 0), abs=1.1 / WIDTH)
     assert "▼ negative flips" in legend
+
+
+@pytest.mark.parametrize("width", [50, 60, 80])
+def test_a_narrow_terminal_breaks_between_the_meanings(comparison: Comparison, width: int) -> None:
+    strip, *legend = plain_text(OutcomeStrip(comparison), width).splitlines()
+    assert len(strip) == min(WIDTH, width)
+    assert len(legend) == 2
+    assert legend[0].startswith("█ stayed right")
+    assert legend[1].startswith("▲ positive flips")
+    assert max(map(len, legend)) <= width
 
 
 @pytest.mark.parametrize("counts", [[1, 0, 0, 0], [1, 1, 1, 10**9], [3, 5, 7, 11], [0, 0, 2, 1]])

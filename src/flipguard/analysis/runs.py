@@ -121,7 +121,7 @@ def read_finished(path: str | Path) -> FinishedRun:
         raise InputError(f"the run in {path} is {status}: let flipguard train finish it first.")
     run = read_run(path)
     # Read now, so that a folder that cannot tell of its update is refused before anything is logged of it.
-    assert run.comparison
+    assert run.comparison is not None
     return run
 
 

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from flipguard.comparison.result import Comparison, Figure, Matrix
 from flipguard.comparison.result import Group as Part
-from flipguard.reports.strips import outcome_strip, sparkline
+from flipguard.reports.strips import OutcomeStrip, sparkline
 from flipguard.reports.wording import (
     NONE,
     class_groups,
@@ -63,7 +63,7 @@ def _sections(comparison: Comparison) -> Iterator[RenderableType]:
     yield Text.assemble((old, "bold"), " → ", (new, "bold"), (f"   {_samples(comparison)}", QUIET))
     yield Text(verdict(comparison), style=_verdict_style(comparison))
     if comparison.labelled:
-        yield _gap(outcome_strip(comparison))
+        yield _gap(OutcomeStrip(comparison))
     yield _gap(_flip_table(comparison))
     models = _model_table(comparison)
     if models.row_count:
@@ -221,13 +221,13 @@ def _worst_table(comparison: Comparison) -> Table:
     shown = flips[:MOST_FLIPS]
     # Without scores none is worse than another: they are one of each of the classes that hurt most.
     title = "worst flips" if scored else f"{len(shown)} of {comparison.negative_flips:,} flips"
-    columns = [f"{title}: id", "label", "old → new", *(["confidence"] if scored else [])]
-    table = _table(*columns, *(["old rank of new"] if ranked else []))
+    # A negative flip's label is what the old model said.
+    columns = [f"{title}: id", "label, old → new", *(["confidence"] if scored else [])]
+    table = _table(*columns, *(["old rank"] if ranked else []))
     for flip in shown:
         cells = [
             Text(clean(flip.id, 40)),
-            Text(_class(flip.label)),
-            Text.assemble(_class(flip.old), " → ", (_class(flip.new), HARM)),
+            Text.assemble(_class(flip.label), " → ", (_class(flip.new), HARM)),
         ]
         if scored:
             cells.append(Text(confidences(flip)))
