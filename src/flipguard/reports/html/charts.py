@@ -31,12 +31,13 @@ class Chart:
 
 
 def safe(text: object, most: int = 40) -> str:
-    """Text from data as plotly shows it: its labels obey a little markup, so none is left.
+    """Text from data as plotly shows it: its labels obey a little markup and fill in %{names}, so neither is left.
 
-    >>> safe("<a href='x'>cat</a> & dog")
-    "&lt;a href='x'&gt;cat&lt;/a&gt; &amp; dog"
+    >>> safe("<a href='x'>cat</a> & dog"), safe("%{x}")
+    ("&lt;a href='x'&gt;cat&lt;/a&gt; &amp; dog", '%&#123;x}')
     """
-    return clean(text, most).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    plain = clean(text, most).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return plain.replace("%{", "%&#123;")
 
 
 def axis(title: str, **more: Any) -> Spec:
@@ -164,7 +165,7 @@ def confusion(flips: pa.Table, shown: Sequence[str]) -> Chart:
                 "yaxis": axis("label, old model right", type="category", autorange="reversed", showgrid=False),
             },
         },
-        max(320, 150 + 22 * len(rows)),
+        max(320, 150 + 22 * len(rows)) + (60 if slanted else 0),
     )
 
 
