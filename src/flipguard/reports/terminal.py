@@ -2,8 +2,9 @@
 
 import io
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -33,6 +34,7 @@ from flipguard.reports.wording import (
 PLAIN_WIDTH = 100
 MOST_GROUPS = 5
 MOST_FLIPS = 5
+PAIRS = "NFR from ↓ to →"
 HARM, GAIN, UNSURE, QUIET = "red", "green", "yellow", "dim"
 
 
@@ -260,17 +262,8 @@ def _gate_table(comparison: Comparison) -> RenderableType:
 
 
 def matrix_report(matrix: Matrix) -> RenderableType:
-    """Row: the version before, column: the version after. Consecutive updates are bold, the way back is dim."""
-    names = [clean(name, 30) for name in matrix.versions]
-    numbers = [str(i + 1) for i in range(len(names))]
-    table = _table("NFR from ↓ to →", "error", *numbers, right=tuple(range(2, len(names) + 2)))
-    for i, name in enumerate(names):
-        cells = [
-            Text(NONE if i == j else percent(figure.value), style=_matrix_style(i, j))
-            for j, figure in enumerate(matrix.negative_flip_rate[i])
-        ]
-        table.add_row(Text(f"{i + 1} {name}"), with_interval(matrix.error_rate[i]), *cells)
-    updates = len(names) - 1
+    """Every version against every other, and how error and flips went from version to version."""
+    updates = len(matrix.versions) - 1
     line = Text.assemble(
         (f"{matrix.sum_negative_flips:,} negative flips", "bold"),
         f" over {updates} {'update' if updates == 1 else 'updates'} of {matrix.n:,} samples",
@@ -282,8 +275,45 @@ def matrix_report(matrix: Matrix) -> RenderableType:
     for title, figures, lead in (("error", matrix.error_rate, []), ("NFR of the update", rates, [None])):
         values = [*lead, *(figure.value for figure in figures)]
         history.add_row(title, sparkline(values), percent(figures[0].value), percent(figures[-1].value))
-    shown = [_gap(table), *([_gap(history)] if updates > 1 else [])]
+    shown = [_gap(_Pairs(matrix)), *([_gap(history)] if updates > 1 else [])]
     return Group(line, *shown, *([_gap(_notes(matrix.notes))] if matrix.notes else []))
+
+
+@dataclass(frozen=True)
+class _Pairs:
+    """Row: the version before, column: the version after. Consecutive updates are bold, the way back is dim.
+
+    Too many columns for the terminal go below each other, a few at a time, after the versions themselves.
+    """
+
+    matrix: Matrix
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        count = len(self.matrix.versions)
+        errors = [with_interval(figure) for figure in self.matrix.error_rate]
+        names = [f"{i + 1} {clean(name, 30)}" for i, name in enumerate(self.matrix.versions)]
+        whole = self._block(PAIRS, names, range(count), errors)
+        if console.measure(whole, options=options.update_width(10_000)).maximum <= options.max_width:
+            yield whole
+            return
+        versions = _table("version", "error")
+        for name, error in zip(names, errors, strict=True):
+            versions.add_row(Text(name), error)
+        yield versions
+        at_once = max(1, (options.max_width - len(f"{PAIRS}  ")) // len("100.00%  "))
+        for first in range(0, count, at_once):
+            part = range(first, min(first + at_once, count))
+            yield _gap(self._block(PAIRS, [str(i + 1) for i in range(count)], part))
+
+    def _block(self, head: str, names: list[str], columns: range, errors: list[str] | None = None) -> Table:
+        lead = [head] if errors is None else [head, "error"]
+        right = tuple(range(len(lead), len(lead) + len(columns)))
+        table = _table(*lead, *(str(j + 1) for j in columns), right=right)
+        for i, name in enumerate(names):
+            rates = self.matrix.negative_flip_rate[i]
+            cells = [Text(NONE if i == j else percent(rates[j].value), style=_matrix_style(i, j)) for j in columns]
+            table.add_row(Text(name), *([] if errors is None else [errors[i]]), *cells)
+        return table
 
 
 def _matrix_style(i: int, j: int) -> str:
