@@ -129,7 +129,7 @@ def confusion(flips: pa.Table, shown: Sequence[str]) -> Chart:
     drawn, top = sum(map(sum, z)), max(map(max, z))
     # Flips are counted: a scale that ends at 1 has no use for tenths.
     counted = {"dtick": 1} if top < 6 else {}
-    slanted = -45 if max(map(len, columns)) > 3 else 0
+    slanted = len(columns) * min(24, max(map(len, columns))) > 100
     ordered = sorted(pairs.items(), key=lambda item: (-item[1], item[0]))[:MOST_CLASSES]
     left_out = "" if drawn == total else f" {drawn:,} of {total:,} flips lie between these classes."
     (first, second), most = ordered[0]
@@ -161,7 +161,9 @@ def confusion(flips: pa.Table, shown: Sequence[str]) -> Chart:
         {
             "data": [trace],
             "layout": {
-                "xaxis": axis("new model says", type="category", tickangle=slanted, showgrid=False),
+                "xaxis": axis(
+                    "new model says", type="category", showgrid=False, **({"tickangle": -45} if slanted else {})
+                ),
                 "yaxis": axis("label, old model right", type="category", autorange="reversed", showgrid=False),
             },
         },
