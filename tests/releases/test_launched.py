@@ -120,6 +120,7 @@ def test_what_cannot_be_shared_out_is_refused_before_anything_is_trained(tmp_pat
     ("changes", "variables", "expected"),
     [
         (["versions.2.method.ensemble.members=1"], {}, "spread: 1 members cannot be spread over 2 processes."),
+        (["versions.2.method.perturbation=ods"], {}, "spread: a perturbation needs gradients through every member"),
         ([], {"ACCELERATE_USE_FSDP": "true"}, r"sharding by FSDP is not supported \(ACCELERATE_USE_FSDP is set\)"),
     ],
 )

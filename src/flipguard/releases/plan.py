@@ -49,11 +49,13 @@ class _OrItem:
         return {"anyOf": [listed["anyOf"][0]["items"], *listed["anyOf"]]}
 
 
-class _Strict(BaseModel):
+class Strict(BaseModel):
+    """Nothing is converted, and no key is taken that is not known."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
-class _Named(_Strict):
+class _Named(Strict):
     """A name from a registry and, beside the keys below, the options of what is behind that name."""
 
     model_config = ConfigDict(frozen=True, extra="allow", strict=True)
@@ -66,7 +68,7 @@ class _Named(_Strict):
         return dict(self.model_extra or {})
 
 
-class AugmentPlan(_Strict):
+class AugmentPlan(Strict):
     """A random crop out of the padded image, and a mirror image."""
 
     crop_padding: int = 4
@@ -110,7 +112,7 @@ class ModelPlan(_Named):
     name: Annotated[str, Field(description="a network that flipguard.models knows, or package.module:factory")]
 
 
-class ResourcesPlan(_Strict):
+class ResourcesPlan(Strict):
     """What one training takes of a cluster's machine."""
 
     cpus: Annotated[float, Field(gt=0, description="cores; a network on the CPU is trained with so many threads")] = 1.0
@@ -123,7 +125,7 @@ class ResourcesPlan(_Strict):
         return self
 
 
-class TrainPlan(_Strict):
+class TrainPlan(Strict):
     """How a network is trained: the fields of `Recipe`, and how the run goes about it."""
 
     epochs: int = 16
@@ -136,6 +138,7 @@ class TrainPlan(_Strict):
     decay_all: Annotated[bool, Field(description="decay BatchNorm and biases too")] = True
     schedule: Literal["constant", "step", "cosine", "one_cycle"] = "one_cycle"
     warmup: Annotated[float, Field(description="the share of all steps over which the rate rises")] = 0.2
+    cycles: Annotated[int, Field(description="how often the whole schedule is gone through")] = 1
     precision: Literal["float32", "bf16"] = "float32"
     channels_last: bool = False
     accumulate: Annotated[int, Field(description="parts of a batch, one after another, for less memory")] = 1
@@ -153,7 +156,7 @@ class TrainPlan(_Strict):
     resources: Annotated[ResourcesPlan | None, Field(description="what it takes of a cluster's machine (--on)")] = None
 
 
-class EnsemblePlan(_Strict):
+class EnsemblePlan(Strict):
     """The ensemble that a method is held to: members that differ by seed, kept and reused."""
 
     members: Annotated[int, Field(ge=1, le=900)] = 8
@@ -183,7 +186,12 @@ class MethodPlan(_Named):
     ensemble: EnsemblePlan | None = None
 
 
-class SeedStreams(_Strict):
+NamedModel = Annotated[ModelPlan, BeforeValidator(_named), _OrText()]
+NamedMethod = Annotated[MethodPlan, BeforeValidator(_named), _OrText()]
+NamedData = Annotated[DataPlan, BeforeValidator(_named), _OrText()]
+
+
+class SeedStreams(Strict):
     """One seed for each stream of randomness; any of them can be held fixed alone."""
 
     initialisation: int = 0
@@ -191,7 +199,7 @@ class SeedStreams(_Strict):
     augment: int = 0
 
 
-class VersionPlan(_Strict):
+class VersionPlan(Strict):
     """A version that is trained (`model`), or one that is there already (`run`, `checkpoint`, `predictions`)."""
 
     name: Annotated[str | None, Field(description="the version's folder; v0, v1, … by default")] = None
@@ -213,7 +221,7 @@ class VersionPlan(_Strict):
     predictions: Annotated[str | None, Field(description="a prediction file: all that is left of a model")] = None
 
 
-class TrainSpec(_Strict):
+class TrainSpec(Strict):
     """What `flipguard train` reads: an update (`old`, `new`) or a chain of versions, the oldest first."""
 
     data: Annotated[DataPlan, BeforeValidator(_named), _OrText()]

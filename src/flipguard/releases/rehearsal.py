@@ -76,6 +76,10 @@ def _check_team(task: Task, place: str) -> None:
         raise InputError(
             f"{place}.method.ensemble.spread: {task.ensemble.members} members cannot be spread over {world} processes."
         )
+    if task.ensemble.spread and getattr(build(task.method), "perturbation", None) is not None:
+        raise InputError(
+            f"{place}.method.ensemble.spread: a perturbation needs gradients through every member; set one of them."
+        )
 
 
 def rehearse_given(task: Task, given: Release, place: str) -> None:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -107,7 +107,7 @@ def _trained(spec: TrainSpec, place: str, version: VersionPlan, index: int) -> V
     plan, method_place = (version.method, f"{place}.method") if version.method else (spec.method, "method")
     if version.method is None and index == 0 and _wants_old(plan, version, train, method_place):
         plan, method_place = MethodPlan(name="none"), "method"
-    method = _method(plan, train, method_place)
+    method = settled(plan, train, method_place)
     needed = needs_of(method, train, method_place)
     if index == 0 and _wants_old(method, version, train, method_place):
         raise InputError(f"{place} is the first version, and {method.name} needs an old one: give it another method.")
@@ -178,7 +178,7 @@ def build(method: MethodPlan, place: str = "method") -> Any:
 def needs_of(method: MethodPlan, train: TrainPlan, place: str) -> tuple[str, ...]:
     """The references that the method needs with its options."""
     card = card_of(method, place)
-    return tuple(getattr(build(_method(method, train, place), place), "needs", card.references))
+    return tuple(getattr(build(settled(method, train, place), place), "needs", card.references))
 
 
 def starts_from_old(method: MethodPlan, version: VersionPlan) -> bool:
@@ -191,7 +191,7 @@ def _wants_old(method: MethodPlan, version: VersionPlan, train: TrainPlan, place
     return "old" in needs_of(method, train, place) or starts_from_old(method, version)
 
 
-def _method(plan: MethodPlan, train: TrainPlan, place: str) -> MethodPlan:
+def settled(plan: MethodPlan, train: TrainPlan, place: str) -> MethodPlan:
     """With every option of the method's card written out."""
     card = card_of(plan, place)
     known = card.parameters()
@@ -248,6 +248,9 @@ def _check_option(card: Card, name: str, value: Any, default: Any, place: str) -
 
 def _check_type(owner: Any, name: str, value: Any, place: str) -> None:
     hint = get_type_hints(owner).get(name, Any)
+    if isinstance(value, str | dict) and any(is_dataclass(kind) for kind in get_args(hint)):
+        # A perturbation by its kind or its options: the method itself makes one of it, or says what is wrong.
+        return
     try:
         TypeAdapter(hint).validate_python(value, strict=True)
     except ValidationError as error:

@@ -3,7 +3,6 @@
 import fcntl
 import hashlib
 import json
-import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -20,15 +19,14 @@ from flipguard.checkpoints import load_checkpoint, load_weights, save_checkpoint
 from flipguard.data import Augmentation, DataSet, ImageFiles
 from flipguard.methods import NoTreatment
 from flipguard.training.distributed import alone, own_device, place, wait_for
-from flipguard.training.errors import OutOfMemory
 from flipguard.training.kept import kept_at
-from flipguard.training.loop import Engine, Run, in_turn
+from flipguard.training.loop import Engine, Run
 from flipguard.training.network import ModelSpec, Seeds, begin_network, described
 from flipguard.training.pool import Event, Here, Piece, Pool, Processes, Resources
 from flipguard.training.recipe import Recipe
+from flipguard.training.waves import in_waves
 from flipguard.types import DamagedFile, InputError, Method
 
-LOG = logging.getLogger("flipguard.training")
 MEMBER, STATE = "member.safetensors", "state.safetensors"
 
 
@@ -253,50 +251,12 @@ def _keep(plan: MemberPlan, data: DataSet, seeds: Seeds, home: Path, network: nn
 
 
 def _on_one_device(plan: MemberPlan, data: DataSet, todo: list[tuple[Seeds, Path]], done: _Progress) -> None:
-    """Waves of members that take turns on one device, as many at a time as its memory holds.
-
-    Each member's captured step runs on a stream of its own, so that what one leaves idle another uses. What does not
-    overlap (a step that cannot be captured) goes one after another: taking turns would only hold more memory.
-    """
+    """Members that take turns on one device, as many at a time as its memory holds."""
     data = replace(data, train=data.train.to(plan.device))
-    waiting = list(todo)
-    while waiting:
-        wave: list[tuple[Seeds, Path, Run, Iterator[None]]] = []
-        need = 0
-        while waiting and (not wave or _has_room(plan.device, need)):
-            seeds, home = waiting.pop(0)
-            before = _free(plan.device)
-            try:
-                run = _begin(plan, data, seeds, home)
-                updates = run.updates()
-                next(updates, None)
-            except OutOfMemory:
-                if not wave:
-                    raise
-                # Alone, or beside fewer, it may fit: it goes with the next ones.
-                waiting.insert(0, (seeds, home))
-                break
-            wave.append((seeds, home, run, updates))
-            need = max(need, before - _free(plan.device))
-            if run.captured is None:
-                break
-        LOG.info("%d members side by side", len(wave))
-        in_turn([updates for *_, updates in wave])
-        for seeds, home, run, _ in wave:
+    for wave, _ in in_waves(todo, lambda one: _begin(plan, data, *one), plan.device):
+        for (seeds, home), run in wave:
             _keep(plan, data, seeds, home, run.released())
             done.more()
-        wave.clear()
-        if plan.device != "cpu":
-            torch.cuda.empty_cache()
-
-
-def _free(device: str) -> int:
-    return int(torch.cuda.mem_get_info(device)[0]) if torch.device(device).type == "cuda" else 0
-
-
-def _has_room(device: str, need: int) -> bool:
-    """Whether another member fits, with a third of its size to spare."""
-    return _free(device) > need + need // 3
 
 
 def _load(plan: MemberPlan, data: DataSet, seeds: Seeds, home: Path) -> nn.Module:

@@ -170,14 +170,21 @@ _said: Any = None
 
 def _enter(shared: list[Any], said: Any) -> None:
     global _shared, _said
-    torch.set_num_threads(1)
-    signals.heeded_by_worker()
-    threading.Thread(target=_leave_with_parent, daemon=True).start()
+    begin_worker()
     _shared, _said = shared, said
 
 
+def begin_worker() -> None:
+    """A process that trains for another: one thread, its parent's signals, and no life after its parent's.
+
+    A worker whose parent was killed would go on, beside the run that is started in its place.
+    """
+    torch.set_num_threads(1)
+    signals.heeded_by_worker()
+    threading.Thread(target=_leave_with_parent, daemon=True).start()
+
+
 def _leave_with_parent() -> None:
-    """A worker whose parent was killed would go on, beside the run that is started in its place."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
