@@ -16,10 +16,12 @@ from torch import Tensor, nn
 
 from flipguard._version import __version__
 from flipguard.checkpoints import load_checkpoint, load_weights, save_checkpoint
-from flipguard.data import Batches, Split
+from flipguard.data import Batches, Encoder, Split
 from flipguard.files import whole_file
 from flipguard.models import OnnxNetwork, SplitClassifier
 from flipguard.predictions import Predictions
+from flipguard.releases.expected_inputs import check_inside, expected_inputs, tokenizer_facts
+from flipguard.releases.references import Rescaled
 from flipguard.types import InputError, MissingExtra, Normalisation
 
 Format = Literal["safetensors", "onnx", "torchscript", "torch-export"]
@@ -121,6 +123,9 @@ class Released(Protocol):
     @property
     def normalisation(self) -> Normalisation | None: ...
 
+    @property
+    def encoder(self) -> Encoder | None: ...
+
 
 def export_release(
     release: Released,
@@ -130,12 +135,16 @@ def export_release(
     path: str | Path,
     said: Predictions | None = None,
     rows: int = 256,
+    normalisation_inside: bool = False,
 ) -> Exported:
     """A release's network, checked on the first rows of a split; `said` are the run's own predictions over it.
 
     Only rows that `said` has are taken, as a version may have been measured on a part of them. Without it the check is
-    against the network itself.
+    against the network itself. With `normalisation_inside` the graph begins with the normalisation, and takes pixels
+    from 0 to 1, or features as they are. A tokenizer is written beside, as FILE.tokenizer.json.
     """
+    if normalisation_inside:
+        check_inside(split, format)
     stored = None if said is None else _stored(said)
     known = [row for row, identity in enumerate(split.ids.tolist()) if stored is None or identity in stored]
     if not known:
@@ -143,16 +152,31 @@ def export_release(
             f"{'the split' if said is None else said.name} has none of the samples to check the export on."
         )
     few = split.select(known[:rows])
-    example = next(iter(Batches(few, len(few), normalisation=release.normalisation))).x
-    scale = None if release.normalisation is None else asdict(release.normalisation)
-    return export(
-        release.network,
+    network, scale = release.network, release.normalisation
+    if normalisation_inside and scale is not None:
+        network = Rescaled(plain_network(network), None, scale)
+    taken = None if normalisation_inside else scale
+    example = next(iter(Batches(few, len(few), normalisation=taken))).x
+    target = Path(path)
+    found = export(
+        network,
         example,
         format=format,
-        path=path,
+        path=target,
         expected=None if stored is None else torch.tensor([stored[identity] for identity in few.ids.tolist()]),
-        facts={"version": release.name, "classes": list(release.classes), "normalisation": scale},
+        facts={
+            "version": release.name,
+            "classes": list(release.classes),
+            "normalisation": None if scale is None else asdict(scale),
+            "preprocessing": {
+                **expected_inputs(split, scale, inside=normalisation_inside),
+                **tokenizer_facts(release.encoder, target.name),
+            },
+        },
     )
+    if release.encoder is not None:
+        release.encoder.write(target.with_name(f"{target.name}.tokenizer.json"))
+    return found
 
 
 def _stored(said: Predictions) -> dict[Any, list[float]]:
