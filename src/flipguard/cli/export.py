@@ -69,7 +69,8 @@ def _found(run: str, version: str | None, data: list[str] | None, *, trust: bool
     home = releases.version_home(Path(run), version)
     plan = _own_data(home) if data is None else import_module("flipguard.spec.training").read_data_plan(data)
     said = None if data else read_predictions(home / "predictions" / "test.parquet")
-    return releases.load_release(run, version, trust=trust), material.load(plan).part("test"), said
+    release = releases.load_release(run, version, trust=trust)
+    return release, material.load(plan, encoder=release.encoder).part("test"), said
 
 
 def _own_data(home: Path) -> Any:

@@ -12,7 +12,7 @@ from flipguard.data.load import DATA, data_options, load_data
 from flipguard.data.randomness import random_bits, random_normal, random_order, random_uniform
 from flipguard.data.resident import ResidentBatches
 from flipguard.data.splits import split_validation, subset
-from flipguard.data.text import encode_text
+from flipguard.data.text import encode_text, encoded_by
 
 __all__ = [
     "CORRUPTIONS",
@@ -32,6 +32,7 @@ __all__ = [
     "data_options",
     "draw_growth",
     "encode_text",
+    "encoded_by",
     "grown",
     "in_memory",
     "load_data",

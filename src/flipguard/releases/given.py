@@ -10,11 +10,12 @@ import torch
 from torch import nn
 
 from flipguard.checkpoints import load_checkpoint, load_weights
+from flipguard.data import Encoder, read_encoder
 from flipguard.releases import material
 from flipguard.releases.plan import NormalisationPlan
 from flipguard.releases.provenance import facts_of
 from flipguard.releases.references import Task
-from flipguard.releases.release import Release, load_release, version_home
+from flipguard.releases.release import TOKENIZER, Release, load_release, version_home
 from flipguard.training import ModelSpec
 from flipguard.types import InputError, Normalisation
 
@@ -64,8 +65,15 @@ def _release(
     task: Task, network: nn.Module, model: ModelSpec, classes: tuple[str, ...], source: str, told: Mapping[str, Any]
 ) -> Release:
     facts: dict[str, Any] = {"source": source, **facts_of(task)}
-    scale = _normalisation(task, told)
-    return Release(task.name, network, model, classes, scale, facts=facts, encoder=task.data.encoder)
+    encoder = task.data.encoder if task.data.encoder is None else _tokenizer(source, told) or task.data.encoder
+    return Release(task.name, network, model, classes, _normalisation(task, told), facts=facts, encoder=encoder)
+
+
+def _tokenizer(source: str, told: Mapping[str, Any]) -> Encoder | None:
+    """What lies beside the network: an export names it, and a release's folder has it under one name."""
+    name = told.get("preprocessing", {}).get("tokenizer") if "preprocessing" in told else TOKENIZER
+    path = Path(source).with_name(Path(str(name)).name)
+    return read_encoder(path) if told and name and path.is_file() else None
 
 
 def _beside(path: str) -> dict[str, Any]:

@@ -5,17 +5,23 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from flipguard.data import Augmentation, DataSet, load_data, split_validation, subset
+from flipguard.data import Augmentation, DataSet, Encoder, encode_text, load_data, split_validation, subset
 from flipguard.releases.plan import AugmentPlan, DataPlan, ModelPlan, SeedStreams
 from flipguard.training import ModelSpec, Seeds
 from flipguard.training.distributed import own_device
 from flipguard.types import FlipguardError, InputError
 
 
-def load(plan: DataPlan, place: str = "data") -> DataSet:
-    """The data set: validation rows held out first, so that they do not depend on which part is kept."""
+def load(plan: DataPlan, place: str = "data", *, encoder: Encoder | None = None) -> DataSet:
+    """The data set: validation rows held out first, so that they do not depend on which part is kept.
+
+    An `encoder`, a release's own, is taken for texts in place of what the plan says.
+    """
     try:
-        data = load_data({"name": plan.name, **plan.options}, folder=plan.folder)
+        options = {name: value for name, value in plan.options.items() if name != "encode" or encoder is None}
+        data = load_data({"name": plan.name, **options}, folder=plan.folder)
+        if encoder is not None and isinstance(data.train.x, tuple):
+            data = encode_text(data, encoder)
         if plan.validation is not None:
             data = split_validation(data, size=plan.validation, seed=plan.validation_seed)
         data = subset(data, classes=plan.classes, per_class=plan.per_class, seed=plan.subset_seed)
@@ -24,7 +30,7 @@ def load(plan: DataPlan, place: str = "data") -> DataSet:
     except (TypeError, ValueError, AttributeError) as error:
         raise InputError(f"{place}: {plan.name} cannot be loaded with {plan.options}: {_line(error)}") from error
     if isinstance(data.train.x, tuple):
-        raise InputError(f"{place}: {plan.name} holds raw texts, and a training spec has no encoder for them.")
+        raise InputError(f"{place}: {plan.name} holds raw texts: say how they become numbers, by encode.")
     if plan.augment is not None and data.kind != "image":
         raise InputError(f"{place}.augment: {plan.name} holds {data.kind}, and only images are cropped and mirrored.")
     return data

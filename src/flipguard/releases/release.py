@@ -10,7 +10,7 @@ import numpy.typing as npt
 from torch import nn
 
 from flipguard.checkpoints import load_checkpoint, load_weights, save_checkpoint
-from flipguard.data import DataSet, Encoder, read_encoder
+from flipguard.data import DataSet, Encoder, encoded_by, read_encoder
 from flipguard.ensembles import BatchEnsemble, Combination, DeepEnsemble, batch_ensemble
 from flipguard.predictions import Predictions
 from flipguard.releases import material
@@ -43,9 +43,14 @@ class Release:
     facts: Mapping[str, Any] = field(default_factory=dict)
     encoder: Encoder | None = None
 
+    def known(self, data: DataSet) -> DataSet:
+        """The data with its texts as this network knows them: by the tokenizer that came with it."""
+        return data if self.encoder is None else encoded_by(data, self.encoder)
+
     def logits(self, data: DataSet, part: str = "test", *, device: str = "cpu") -> npt.NDArray[np.float32]:
-        """(N, C) over a part of any data, its inputs scaled as this network knows them."""
-        return predict_logits(self.network, replace(data, normalisation=self.normalisation), part, device=device)
+        """(N, C) over a part of any data, its inputs scaled and its texts encoded as this network knows them."""
+        data = replace(self.known(data), normalisation=self.normalisation)
+        return predict_logits(self.network, data, part, device=device)
 
     def says(self, data: DataSet, part: str, *, device: str = "cpu") -> npt.NDArray[np.int64] | None:
         """The class codes (N,) that it predicts, as the data numbers them."""
@@ -148,7 +153,7 @@ def predict_release(
     """What a released network says about a part of any data whose classes it knows; `trust` as for `load_release`."""
     release = load_release(path, version, trust=trust)
     check_data(plan, "data")
-    data = material.load(plan)
+    data = material.load(plan, encoder=release.encoder)
     data.part(part)
     try:
         return release.predictions(data, part, device=material.device_of(device))

@@ -207,7 +207,8 @@ class _Job:
                     rehearse(task, f"version {version.name}")
                 network = material.build(material.model_spec(version.model), len(task.data.classes), 0, "model")
                 model = material.model_spec(version.model)
-                earlier.append(Release(task.name, network, model, task.data.classes, task.data.normalisation))
+                scale, encoder = task.data.normalisation, task.data.encoder
+                earlier.append(Release(task.name, network, model, task.data.classes, scale, encoder=encoder))
             else:
                 given = self._given(task)
                 if isinstance(given, Release) and not self.is_done(version):
