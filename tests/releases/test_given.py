@@ -202,3 +202,15 @@ def test_what_cannot_be_said_of_an_old_model(kind: str, tmp_path: Path, small: M
 def test_a_scale_has_a_mean_and_a_std_for_every_channel(small: Make) -> None:
     with pytest.raises(InputError, match="2 means and 1 stds"):
         small(old={"factory": "theirs:finished", "normalisation": {"mean": [0.1, 0.2], "std": [1.0]}})
+
+
+def test_the_data_may_be_scaled_as_pretrained_weights_know_it(tmp_path: Path, small: Make) -> None:
+    train(small("data.normalisation={mean: [0.5], std: [0.25]}"), tmp_path / "a")
+    release = load_release(tmp_path / "a")
+    assert release.normalisation == Normalisation((0.5,), (0.25,))
+    data = DataSet(**{**vars(digits()), "normalisation": release.normalisation})
+    np.testing.assert_allclose(said(tmp_path / "a", "new"), predict_logits(release.network, data), atol=1e-5)
+    train(small("data.normalisation=none"), tmp_path / "b")
+    assert load_release(tmp_path / "b").normalisation is None
+    expected = "data.normalisation has 2 channels, and digits has 1."
+    refused(small("data.normalisation={mean: [0.5, 0.1], std: [0.5, 0.1]}"), tmp_path / "c", expected)

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from flipguard.checkpoints import load_checkpoint, load_weights
@@ -90,19 +89,11 @@ def _beside(path: str) -> dict[str, Any]:
 def _normalisation(task: Task, told: Mapping[str, Any]) -> Normalisation | None:
     """How the network's inputs are scaled: as the spec says, else as the network's own file, else as the data."""
     wanted, data, place = task.version.normalisation, task.data, f"version {task.name}.normalisation"
-    if wanted is None and "normalisation" not in told:
-        return data.normalisation
-    if not isinstance(data.train.x, torch.Tensor) and data.kind != "image":
-        if wanted is not None:
-            raise InputError(f"{place} has no meaning: {data.name} holds {data.kind}, which is not scaled.")
-        return data.normalisation
-    if wanted == "none" or told.get("preprocessing", {}).get("inside"):
+    if wanted is not None or "normalisation" not in told or data.kind == "text":
+        return material.scale_of(wanted, data, place)
+    if told.get("preprocessing", {}).get("inside"):
         return None
     try:
-        scale = wanted if isinstance(wanted, NormalisationPlan) else NormalisationPlan.of(told["normalisation"])
+        return material.scale_of(NormalisationPlan.of(told["normalisation"]) or "none", data, place)
     except ValueError as error:
-        raise InputError(f"{place}: the file beside the network has no mean and std for each channel.") from error
-    channels = None if data.normalisation is None else len(data.normalisation.mean)
-    if scale is not None and channels not in (None, len(scale.mean)):
-        raise InputError(f"{place} has {len(scale.mean)} channels, and {data.name} has {channels}.")
-    return None if scale is None else Normalisation(tuple(scale.mean), tuple(scale.std))
+        raise InputError(f"{place}: what the network's file tells has no mean and std for each channel.") from error

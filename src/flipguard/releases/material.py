@@ -1,15 +1,18 @@
 """What a plan speaks of, made real: data, networks, seeds, the device."""
 
+from dataclasses import replace
+from typing import Literal
+
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import nn
 
 from flipguard.data import Augmentation, DataSet, Encoder, encode_text, load_data, split_validation, subset
-from flipguard.releases.plan import AugmentPlan, DataPlan, ModelPlan, SeedStreams
+from flipguard.releases.plan import AugmentPlan, DataPlan, ModelPlan, NormalisationPlan, SeedStreams
 from flipguard.training import ModelSpec, Seeds
 from flipguard.training.distributed import own_device
-from flipguard.types import FlipguardError, InputError
+from flipguard.types import FlipguardError, InputError, Normalisation
 
 
 def load(plan: DataPlan, place: str = "data", *, encoder: Encoder | None = None) -> DataSet:
@@ -25,6 +28,7 @@ def load(plan: DataPlan, place: str = "data", *, encoder: Encoder | None = None)
         if plan.validation is not None:
             data = split_validation(data, size=plan.validation, seed=plan.validation_seed)
         data = subset(data, classes=plan.classes, per_class=plan.per_class, seed=plan.subset_seed)
+        data = replace(data, normalisation=scale_of(plan.normalisation, data, f"{place}.normalisation"))
     except FlipguardError:
         raise
     except (TypeError, ValueError, AttributeError) as error:
@@ -34,6 +38,20 @@ def load(plan: DataPlan, place: str = "data", *, encoder: Encoder | None = None)
     if plan.augment is not None and data.kind != "image":
         raise InputError(f"{place}.augment: {plan.name} holds {data.kind}, and only images are cropped and mirrored.")
     return data
+
+
+def scale_of(plan: NormalisationPlan | Literal["none"] | None, data: DataSet, place: str) -> Normalisation | None:
+    """How inputs are scaled: as the plan says, which must fit the data's channels, else as the data says itself."""
+    if plan is None:
+        return data.normalisation
+    if data.kind == "text":
+        raise InputError(f"{place} has no meaning: {data.name} holds text, which is not scaled.")
+    if plan == "none":
+        return None
+    channels = data.train.x.shape[1] if isinstance(data.train.x, torch.Tensor) else 3
+    if len(plan.mean) != channels:
+        raise InputError(f"{place} has {len(plan.mean)} channels, and {data.name} has {channels}.")
+    return Normalisation(tuple(plan.mean), tuple(plan.std))
 
 
 def held_out(data: DataSet) -> list[str]:

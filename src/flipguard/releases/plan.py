@@ -76,6 +76,24 @@ class AugmentPlan(Strict):
     padding_mode: Literal["zero", "reflect"] = "zero"
 
 
+class NormalisationPlan(Strict):
+    """How inputs are scaled before a network sees them, by channel: (x - mean) / std, of pixels in [0, 1]."""
+
+    mean: Annotated[list[float], Field(min_length=1)]
+    std: Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _alike(self) -> "NormalisationPlan":
+        if len(self.mean) != len(self.std):
+            raise ValueError(f"{len(self.mean)} means and {len(self.std)} stds: one of each for every channel")
+        return self
+
+    @classmethod
+    def of(cls, stored: Any) -> "NormalisationPlan | None":
+        """From what an export says of itself; ValueError when that is something else."""
+        return None if stored is None else cls.model_validate(stored)
+
+
 class DataChanges(_Named):
     """What a version's data has in place of the spec's: any of the keys of `data`."""
 
@@ -93,6 +111,10 @@ class DataChanges(_Named):
     ] = None
     subset_seed: Annotated[int, Field(description="draws the classes and rows that are kept")] = 0
     augment: Annotated[AugmentPlan | None, Field(description="crops and mirror images, for images only")] = None
+    normalisation: Annotated[
+        NormalisationPlan | Literal["none"] | None,
+        Field(description="how inputs are scaled, if not by the data's own mean and std"),
+    ] = None
 
     @property
     def options(self) -> dict[str, Any]:
@@ -180,24 +202,6 @@ class SeedStreams(Strict):
     initialisation: int = 0
     order: int = 0
     augment: int = 0
-
-
-class NormalisationPlan(Strict):
-    """How inputs are scaled before a network sees them, by channel: (x - mean) / std, of pixels in [0, 1]."""
-
-    mean: Annotated[list[float], Field(min_length=1)]
-    std: Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=1)]
-
-    @model_validator(mode="after")
-    def _alike(self) -> "NormalisationPlan":
-        if len(self.mean) != len(self.std):
-            raise ValueError(f"{len(self.mean)} means and {len(self.std)} stds: one of each for every channel")
-        return self
-
-    @classmethod
-    def of(cls, stored: Any) -> "NormalisationPlan | None":
-        """From what an export says of itself; ValueError when that is something else."""
-        return None if stored is None else cls.model_validate(stored)
 
 
 class VersionPlan(Strict):
