@@ -154,7 +154,8 @@ class PlainProgress(Progress):
 
     def run_begins(self, folder: str, spec: Mapping[str, Any]) -> None:
         super().run_begins(folder, spec)
-        self._say(f"{clean(folder, 200)}: {len(self.versions)} versions\n")
+        number = len(self.versions)
+        self._say(f"{clean(folder, 200)}: {number} version{'' if number == 1 else 's'}\n")
 
     def version_begins(self, version: str, method: str, epochs: int) -> None:
         super().version_begins(version, method, epochs)
