@@ -104,6 +104,23 @@ def test_somebody_elses_network_gets_its_head_back(tmp_path: Path) -> None:
     assert isinstance(plain_network(network)[3], nn.Linear)
 
 
+class Shifted(nn.Linear):
+    """With a table that no file holds, as the positions of tokens are in transformers' networks."""
+
+    def __init__(self) -> None:
+        super().__init__(3, C)
+        self.register_buffer("table", torch.arange(1.0, 1 + C), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * self.table
+
+
+def test_a_table_that_no_file_holds_is_left_to_the_code(tmp_path: Path) -> None:
+    found = export(Shifted(), torch.randn(B, 3), format="safetensors", path=tmp_path / "m.safetensors")
+    assert found.largest_difference == 0
+    assert set(load_checkpoint(tmp_path / "m.safetensors")[0]) == {"weight", "bias"}
+
+
 def test_what_says_something_else_is_not_written(tmp_path: Path) -> None:
     network, x = a_cnn(), torch.randn(B, 1, 8, 8)
     logits = plain_network(network)(x)

@@ -20,7 +20,7 @@ from flipguard.releases.export import export_release
 from flipguard.releases.listener import Listener
 from flipguard.releases.references import Task, references_of
 from flipguard.spec import parse_training_spec
-from flipguard.types import Batch
+from flipguard.types import Batch, InputError
 
 TOPICS = ("election minister treaty", "match goal coach", "market shares profit", "software chip rocket")
 torch.set_num_threads(1)
@@ -143,3 +143,6 @@ def test_tensors_of_another_make_are_taken_as_they_are(news: Path, run: Path) ->
     assert old.known(data) is data
     bare = replace(data, encoder=None)
     assert old.known(bare) is bare
+    lost = load_release(run, "many").known(data).map(lambda split: replace(split, texts=None))
+    with pytest.raises(InputError, match="encoded by another tokenizer than the network's"):
+        old.known(lost)

@@ -60,7 +60,10 @@ def encoded_by(data: DataSet, encoder: Encoder) -> DataSet:
 
 
 def _raw(split: Split) -> Split:
-    assert split.texts is not None
+    if split.texts is None:
+        raise InputError(
+            "the texts were encoded by another tokenizer than the network's, and are not there themselves."
+        )
     return replace(split, x=split.texts, texts=None)
 
 

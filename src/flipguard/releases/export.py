@@ -224,7 +224,8 @@ def _write_facts(found: Exported, inputs: Mapping[str, Tensor], facts: Mapping[s
 def _safetensors(network: nn.Module, inputs: Mapping[str, Tensor], path: Path) -> Run:
     save_checkpoint(path, network.state_dict(), {})
     blank = deepcopy(network)
-    for tensor in (*blank.parameters(), *blank.buffers()):
+    # Tables that the code makes anew (positions of tokens) are no part of a file, and stay.
+    for tensor in blank.state_dict().values():
         tensor.zero_()
     return load_weights(blank, load_checkpoint(path)[0], path)
 
