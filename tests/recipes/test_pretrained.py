@@ -59,6 +59,16 @@ def check(folder: Path, versions: Sequence[str]) -> None:
     assert all((folder / "versions" / version / "card.md").exists() for version in versions)
 
 
+def elsewhere(*arguments: object, there: Path) -> None:
+    """In a process of its own, which says nothing but what it should."""
+    # The operators that conftest.py declares here are not declared there; what needs them is not imported.
+    program = "import runpy, sys; sys.modules['torchvision'] = None; runpy.run_module('flipguard', run_name='__main__')"
+    command = [sys.executable, "-c", program, *map(str, arguments)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=there, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.fixture(scope="module")
 def text(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     needs(*TEXT)
@@ -76,12 +86,7 @@ def test_a_release_of_texts_says_the_same_elsewhere(text: Path, tiny: Path, tmp_
     """Its folder alone, in another process: architecture and tokenizer came along."""
     shutil.copytree(text / "versions/new", tmp_path / "release")
     shown = ("--data", "name=clinc150", "--data", f"folder={tiny}", "--out", "said.parquet")
-    # The operators that conftest.py declares here are not declared there; what needs them is not imported.
-    program = "import runpy, sys; sys.modules['torchvision'] = None; runpy.run_module('flipguard', run_name='__main__')"
-    command = [sys.executable, "-c", program, "predict", "release", *shown]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    elsewhere("predict", "release", *shown, there=tmp_path)
     stored = logits(text / "versions/new/predictions/test.parquet")
     np.testing.assert_allclose(logits(tmp_path / "said.parquet"), stored, atol=1e-4)
 
@@ -91,7 +96,7 @@ def test_a_release_of_texts_is_exported_with_its_tokenizer(form: str, text: Path
     needs("onnxscript", "onnxruntime")
     ending = {"torchscript": "pt", "torch-export": "pt2"}.get(form, form)
     path = tmp_path / f"m.{ending}"
-    run("export", text, "--format", form, "--out", path, "--rows", 7)
+    elsewhere("export", text, "--format", form, "--out", path, "--rows", 7, there=tmp_path)
     facts = json.loads(path.with_name(f"{path.name}.json").read_text())
     assert facts["checked_on"] == 7
     assert (tmp_path / facts["preprocessing"]["tokenizer"]).is_file()

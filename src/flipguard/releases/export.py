@@ -97,7 +97,7 @@ def export(
     target.parent.mkdir(parents=True, exist_ok=True)
     with whole_file(target) as beside:
         # The exporters tell of deprecations inside torch itself, which nobody here can mend.
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _only_errors():
             warnings.simplefilter("ignore")
             again = _WRITERS[format](plain, inputs, beside)
             with torch.no_grad():
@@ -267,29 +267,31 @@ def _onnx(network: nn.Module, inputs: Mapping[str, Tensor], path: Path) -> Run:
             import_module(library)
         except ModuleNotFoundError as error:
             raise MissingExtra(f"an ONNX export needs {error.name}: pip install 'flipguard[onnx]'") from error
-    with _only_errors("torch.onnx"):
-        torch.onnx.export(
-            _any_batch_size(network, inputs),
-            f=str(path),
-            dynamo=True,
-            input_names=list(inputs),
-            output_names=["logits"],
-            external_data=False,
-            verbose=False,
-        )
+    torch.onnx.export(
+        _any_batch_size(network, inputs),
+        f=str(path),
+        dynamo=True,
+        input_names=list(inputs),
+        output_names=["logits"],
+        external_data=False,
+        verbose=False,
+    )
     return OnnxNetwork(path)
 
 
 @contextmanager
-def _only_errors(logger: str) -> Iterator[None]:
-    """The exporter's log tells of operators of libraries that are not installed, which this network has none of."""
-    log = logging.getLogger(logger)
-    before = log.level
-    log.setLevel(logging.ERROR)
+def _only_errors() -> Iterator[None]:
+    """The exporters' logs tell of operators of libraries that are not installed, of constants that they do not fold, of
+    losses that nobody asked for: nothing that a reader could do anything about, as what is written is checked."""
+    logs = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "transformers")]
+    before = [log.level for log in logs]
     try:
+        for log in logs:
+            log.setLevel(logging.ERROR)
         yield
     finally:
-        log.setLevel(before)
+        for log, level in zip(logs, before, strict=True):
+            log.setLevel(level)
 
 
 _WRITERS: dict[str, Callable[[nn.Module, Mapping[str, Tensor], Path], Run]] = {
