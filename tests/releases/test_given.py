@@ -159,6 +159,11 @@ def test_an_onnx_file_of_several_outputs_is_asked_for_the_logits(tmp_path: Path,
     assert train(spec, tmp_path / "a").found
     refused(spec, tmp_path / "c", "old.onnx cannot be read as an ONNX file")
     weights.write_bytes(kept)
+    assert release.predictions(digits()).model == f"onnx:{path}"
+    train(small(old=str(tmp_path / "a/versions/old")), tmp_path / "d")
+    again = load_release(tmp_path / "d", "old")
+    assert again.card()["model"] == {"name": f"onnx:{path}", "options": {"output": "scores"}}
+    assert (tmp_path / "d/versions/old/model.onnx").is_file()
     x = torch.rand(3, 1, 8, 8)
     torch.testing.assert_close(release.network(x), network(x)[0].detach(), atol=1e-5, rtol=1e-4)
     expected = "has 2 outputs (scores, probabilities): say which one holds the logits, by output."
