@@ -52,7 +52,8 @@ $(ADAPTERS)/ready: pyproject.toml constraints.txt
 	touch $@
 
 adapters: $(ADAPTERS)/ready  ## timm, torchvision, transformers and packaged weights, against the real libraries
-	$(ADAPTERS)/bin/python -m pytest -q tests/models tests/data/test_text.py tests/training/test_fine_tuning.py tests/ensembles/test_batch.py
+	$(ADAPTERS)/bin/python -m pytest -q tests/models tests/data/test_text.py tests/training/test_fine_tuning.py tests/ensembles/test_batch.py \
+	  tests/recipes/test_pretrained.py tests/recipes/test_specs.py::test_a_large_recipe_is_checked_on_tiny_files
 
 # MLflow and its kin hold back versions that the rest is tested with: they have an environment of their own.
 OWN := .venv-integrations

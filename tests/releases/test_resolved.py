@@ -120,7 +120,7 @@ REFUSED = {
     "unknown key of a version's data": (["old.data.per_clas=3"], "old.data has no key 'per_clas'"),
     "no such recipe": (["train.epochs=0"], "train.epochs must be at least 1, got 0."),
     "no such recipe of a version": (["new.train.batch_size=0"], "new.train.batch_size must be at least 1"),
-    "nothing to train": (["new.model=null"], "new needs a model to train, or run, checkpoint or predictions"),
+    "nothing to train": (["new.model=null"], "new needs a model to train, or run, checkpoint, factory or"),
     "two forms of a version": (["old.run=a", "old.predictions=b"], "old has run and predictions"),
     "a given version with training": (["old.run=a", "old.model=null", "old.seed=3"], "old has run, so it is not"),
     "a checkpoint of what": (["old.model=null", "old.checkpoint=a.safetensors"], "old.model is missing"),

@@ -13,7 +13,7 @@ from flipguard.data.randomness import random_bits, random_normal, random_order, 
 from flipguard.data.resident import ResidentBatches
 from flipguard.data.shards import ShardImages
 from flipguard.data.splits import split_validation, subset
-from flipguard.data.text import encode_text
+from flipguard.data.text import encode_text, encoded_by
 
 __all__ = [
     "CORRUPTIONS",
@@ -34,6 +34,7 @@ __all__ = [
     "data_options",
     "draw_growth",
     "encode_text",
+    "encoded_by",
     "grown",
     "in_memory",
     "load_data",

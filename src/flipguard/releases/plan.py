@@ -76,6 +76,24 @@ class AugmentPlan(Strict):
     padding_mode: Literal["zero", "reflect"] = "zero"
 
 
+class NormalisationPlan(Strict):
+    """How inputs are scaled before a network sees them, by channel: (x - mean) / std, of pixels in [0, 1]."""
+
+    mean: Annotated[list[float], Field(min_length=1)]
+    std: Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _alike(self) -> "NormalisationPlan":
+        if len(self.mean) != len(self.std):
+            raise ValueError(f"{len(self.mean)} means and {len(self.std)} stds: one of each for every channel")
+        return self
+
+    @classmethod
+    def of(cls, stored: Any) -> "NormalisationPlan | None":
+        """From what an export says of itself; ValueError when that is something else."""
+        return None if stored is None else cls.model_validate(stored)
+
+
 class DataChanges(_Named):
     """What a version's data has in place of the spec's: any of the keys of `data`."""
 
@@ -93,6 +111,10 @@ class DataChanges(_Named):
     ] = None
     subset_seed: Annotated[int, Field(description="draws the classes and rows that are kept")] = 0
     augment: Annotated[AugmentPlan | None, Field(description="crops and mirror images, for images only")] = None
+    normalisation: Annotated[
+        NormalisationPlan | Literal["none"] | None,
+        Field(description="how inputs are scaled, if not by the data's own mean and std"),
+    ] = None
 
     @property
     def options(self) -> dict[str, Any]:
@@ -200,7 +222,7 @@ class SeedStreams(Strict):
 
 
 class VersionPlan(Strict):
-    """A version that is trained (`model`), or one that is there already (`run`, `checkpoint`, `predictions`)."""
+    """A version that is trained (`model`), or there already (`run`, `checkpoint`, `factory`, `predictions`)."""
 
     name: Annotated[str | None, Field(description="the version's folder; v0, v1, … by default")] = None
     model: Annotated[ModelPlan | None, BeforeValidator(_named), _OrText()] = None
@@ -216,8 +238,23 @@ class VersionPlan(Strict):
         Field(description="which earlier versions are `old`: the closest, the first, or all"),
     ] = "chain"
     run: Annotated[str | None, Field(description="a run folder, or the folder of one of its versions")] = None
-    checkpoint: Annotated[str | None, Field(description="a .safetensors file; `model` says what it holds")] = None
-    classes: Annotated[list[str] | None, Field(description="the checkpoint's class names, if not the data's")] = None
+    checkpoint: Annotated[
+        str | None, Field(description="a .safetensors file, and `model` says what it holds; or an .onnx file")
+    ] = None
+    factory: Annotated[
+        ModelPlan | None,
+        BeforeValidator(_named),
+        _OrText(),
+        Field(description="package.module:factory that returns the finished network"),
+    ] = None
+    classes: Annotated[
+        list[str] | None, Field(description="the classes of a checkpoint or factory, if not the data's")
+    ] = None
+    normalisation: Annotated[
+        NormalisationPlan | Literal["none"] | None,
+        Field(description="how a checkpoint's or factory's inputs are scaled, if not as the data's"),
+    ] = None
+    output: Annotated[str | None, Field(description="of an .onnx file with several outputs, the logits")] = None
     predictions: Annotated[str | None, Field(description="a prediction file: all that is left of a model")] = None
 
 

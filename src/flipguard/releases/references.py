@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from flipguard.data import Batches, DataSet
-from flipguard.ensembles import CachedReference, NetworkReference, SpreadReference, extract_logits
+from flipguard.ensembles import CachedReference, NetworkReference, OwnInputs, SpreadReference, extract_logits
 from flipguard.methods import NoTreatment
 from flipguard.releases import material
 from flipguard.releases.listener import Listener
@@ -82,7 +82,11 @@ def _old(task: Task) -> Any:
         raise InputError(f"'{task.name}' cannot be held to all earlier versions: they know different classes.")
     mapping = material.class_map(releases[0].classes, task.data, f"the version '{releases[0].name}'")
     networks = [_scaled_for(one, task.data.normalisation) for one in releases]
-    return NetworkReference("old", networks, classes=mapping).to(task.device)
+    known = [one.known(task.data) for one in releases]
+    if all(data is task.data for data in known):
+        return NetworkReference("old", networks, classes=mapping).to(task.device)
+    inputs: list[Any] = [None if data is task.data else data.train.x for data in known]
+    return OwnInputs("old", networks, inputs, classes=mapping).to(task.device)
 
 
 def _ensemble(task: Task) -> Any:

@@ -6,8 +6,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from flipguard.data import Batches
+from flipguard.data import Batches, DataSet
 from flipguard.ensembles import NetworkReference, SingleStudent
+from flipguard.models import SplitClassifier, check_split
 from flipguard.releases import material
 from flipguard.releases.averaged import check_averaged
 from flipguard.releases.recorded import Recorded
@@ -17,7 +18,7 @@ from flipguard.releases.resolved import build, card_of
 from flipguard.training import ModelSpec
 from flipguard.training.distributed import Team, check_not_sharded
 from flipguard.training.distributed import place as team_place
-from flipguard.types import Batch, FlipguardError, InputError, Reference
+from flipguard.types import Batch, FlipguardError, InputError, Normalisation, Reference
 
 REHEARSED = 4
 
@@ -86,6 +87,7 @@ def rehearse_given(task: Task, given: Release, place: str) -> None:
     """A version that is there already answers for a few rows, with as many logits as it has classes."""
     few = replace(task.data, test=task.data.test.select(range(min(REHEARSED, len(task.data.test)))))
     try:
+        _check_split(given.network, few, given.normalisation)
         width = given.logits(few).shape[-1]
     except FlipguardError as error:
         raise InputError(f"{place}: {error}") from error
@@ -98,6 +100,12 @@ def rehearse_given(task: Task, given: Release, place: str) -> None:
             f"{place}: {given.model.name} gives {width} logits a sample and has {len(given.classes)} classes: name its "
             "own with classes."
         )
+
+
+def _check_split(network: nn.Module, data: DataSet, normalisation: Normalisation | None) -> None:
+    """Somebody else's network, whose head was taken out, must still say what it said."""
+    if isinstance(network, SplitClassifier):
+        check_split(network, next(iter(Batches(data.test, REHEARSED, normalisation=normalisation))).x)
 
 
 def _line(error: Exception) -> str:
@@ -130,6 +138,8 @@ def _one_step(task: Task, model: ModelSpec, method: Any) -> None:
         return model.build(classes, member)
 
     network, kind = build_member(0).eval(), card_of(task.method).kind
+    if isinstance(network, SplitClassifier):
+        check_split(network, batch.x)
     _check_vocabulary(task, network, batch)
     if kind != "objective":
         network(batch.x)

@@ -27,7 +27,14 @@ RUN_STRIDE, VERSION_STRIDE = 1_000_000, 1_000
 """Version i of a run by seed s draws from s·RUN_STRIDE + i·VERSION_STRIDE, and its members from the numbers after."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_GIVEN = ("run", "checkpoint", "predictions")
+_NETWORK = {"classes", "normalisation"}
+_GIVEN = {
+    "run": set[str](),
+    "checkpoint": {"model", "output", *_NETWORK},
+    "factory": _NETWORK,
+    "predictions": set[str](),
+}
+"""The forms of a version that is there already, and what else can be said of each."""
 
 
 def resolve(spec: TrainSpec) -> TrainSpec:
@@ -84,22 +91,30 @@ def _check_names(names: list[str | None]) -> None:
 
 def _given(place: str, version: VersionPlan, form: str) -> VersionPlan:
     """A version that is not trained here."""
-    allowed = {"name", form} | ({"model", "classes"} if form == "checkpoint" else set())
+    allowed = {"name", form} | _GIVEN[form]
     for name in type(version).model_fields:
         if name in version.model_fields_set - allowed and getattr(version, name) is not None:
             raise InputError(f"{place} has {form}, so it is not trained, and {name} has no meaning there.")
-    if form == "checkpoint" and version.model is None and not str(version.checkpoint).endswith(".onnx"):
+    graph = str(version.checkpoint).endswith(".onnx")
+    if form == "checkpoint" and version.model is None and not graph:
         raise InputError(f"{place}.model is missing: it says which network the checkpoint holds.")
+    if graph and version.model is not None:
+        raise InputError(f"{place}.model has no meaning: {version.checkpoint} says itself which network it is.")
+    if version.output is not None and not graph:
+        raise InputError(f"{place}.output names one of an .onnx file's outputs, and {version.checkpoint} is none.")
     return version
 
 
 def _trained(spec: TrainSpec, place: str, version: VersionPlan, index: int) -> VersionPlan:
     if version.model is None:
         raise InputError(
-            f"{place} needs a model to train, or run, checkpoint or predictions of one that is there already."
+            f"{place} needs a model to train, or run, checkpoint, factory or predictions of one that is there already."
         )
     if version.classes is not None:
         raise InputError(f"{place}.classes are those of a checkpoint; to train on fewer, set {place}.data.classes.")
+    for name in ("normalisation", "output"):
+        if getattr(version, name) is not None:
+            raise InputError(f"{place}.{name} is a checkpoint's, and this version is trained here.")
     if version.seed is not None and version.seeds is not None:
         raise InputError(f"{place} has seed and seeds: give one of them.")
     train = laid_over(spec.train, version.train)

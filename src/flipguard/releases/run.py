@@ -2,27 +2,25 @@
 
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from flipguard.checkpoints import load_checkpoint, load_weights
 from flipguard.data import DataSet
 from flipguard.releases import material
 from flipguard.releases.folder import CARD, RUN, RunFolder, made, read_json
+from flipguard.releases.given import given_release
 from flipguard.releases.listener import Listener
 from flipguard.releases.outcome import Outcome, conclude
 from flipguard.releases.plan import DataPlan, TrainPlan, TrainSpec, VersionPlan
-from flipguard.releases.provenance import facts_of, versions_used
+from flipguard.releases.provenance import versions_used
 from flipguard.releases.recorded import Recorded
 from flipguard.releases.references import Earlier, Task, members
 from flipguard.releases.rehearsal import rehearse, rehearse_given
-from flipguard.releases.release import Release, load_release, version_home
+from flipguard.releases.release import Release, load_release
 from flipguard.releases.repair import clear_damage, is_broken, repairable, told
 from flipguard.releases.resolved import as_dict, data_of, resolve
 from flipguard.releases.trust import check_spec
 from flipguard.releases.version import help_make, keep_earlier, keep_predictions, make_version
-from flipguard.training import ModelSpec
 from flipguard.training.distributed import POLL_SECONDS, wait_for
 from flipguard.training.distributed import place as team_place
 from flipguard.types import InputError
@@ -218,7 +216,8 @@ class Job:
                     rehearse(task, f"version {version.name}")
                 network = material.build(material.model_spec(version.model), len(task.data.classes), 0, "model")
                 model = material.model_spec(version.model)
-                earlier.append(Release(task.name, network, model, task.data.classes, task.data.normalisation))
+                scale, encoder = task.data.normalisation, task.data.encoder
+                earlier.append(Release(task.name, network, model, task.data.classes, scale, encoder=encoder))
             else:
                 given = self._given(task)
                 if isinstance(given, Release) and not self.is_done(version):
@@ -306,28 +305,4 @@ class Job:
             recorded = Recorded.read(task.name, version.predictions)
             recorded.check(task.data)
             return recorded
-        if version.run is not None:
-            found = load_release(version_home(Path(version.run)), trust=self.trust)
-            source = {"source": version.run, "test": task.data.fingerprint("test")}
-            return replace(found, name=task.name, facts={**found.facts, **source})
-        return _from_checkpoint(task)
-
-
-def _from_checkpoint(task: Task) -> Release:
-    version, data = task.version, task.data
-    assert version.checkpoint is not None
-    classes = tuple(version.classes or data.classes)
-    if version.checkpoint.endswith(".onnx"):
-        graph = ModelSpec(f"onnx:{version.checkpoint}")
-        network = material.build(graph, len(classes), 0, f"version {task.name}")
-        source: dict[str, Any] = {"source": version.checkpoint, **facts_of(task)}
-        return Release(task.name, network, graph, classes, data.normalisation, facts=source, encoder=data.encoder)
-    assert version.model is not None
-    if not version.checkpoint.endswith(".safetensors"):
-        raise InputError(f"version {task.name}: {version.checkpoint} is no .safetensors file; nothing else is loaded.")
-    model = material.model_spec(version.model)
-    tensors, _ = load_checkpoint(version.checkpoint)
-    network = material.build(model, len(classes), 0, f"version {task.name}")
-    load_weights(network, tensors, version.checkpoint).eval()
-    facts: dict[str, Any] = {"source": version.checkpoint, **facts_of(task)}
-    return Release(task.name, network, model, classes, data.normalisation, facts=facts, encoder=data.encoder)
+        return given_release(task, trust=self.trust)
