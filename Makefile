@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: demo update test adapters integrations libraries docs package audit check format bench clean
+.PHONY: demo update test adapters integrations libraries ray docs package audit check format bench clean
 
 $(VENV)/base: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -64,7 +64,8 @@ $(ADAPTERS)/weights: $(ADAPTERS)/ready
 	touch $@
 
 adapters: $(ADAPTERS)/weights  ## timm, torchvision, transformers and packaged weights, against the real libraries
-	$(ADAPTERS)/bin/python -m pytest -q -n 2 tests/models tests/data/test_text.py tests/training/test_fine_tuning.py tests/ensembles/test_batch.py
+	$(ADAPTERS)/bin/python -m pytest -q -n 2 tests/models tests/data/test_text.py tests/training/test_fine_tuning.py tests/ensembles/test_batch.py \
+	  tests/recipes/test_pretrained.py tests/recipes/test_specs.py::test_a_large_recipe_is_checked_on_tiny_files
 
 # MLflow and its kin hold back versions that the rest is tested with.
 OWN := .venv-integrations
@@ -106,6 +107,20 @@ $(AUDIT)/ready: $(VENV)/test
 audit: $(AUDIT)/ready  ## the installed packages against published advisories; AUDIT_FLAGS=--if-reachable where there may be no network
 	$(AUDIT)/bin/python .ci/audit.py $(BIN)/python $(AUDIT_FLAGS)
 
+RAY := .venv-ray
+RAY_PIP := $(RAY)/bin/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
+
+$(RAY)/ready: pyproject.toml constraints.txt
+	test -x $(RAY)/bin/python || $(PYTHON) -m venv $(RAY)
+	$(RAY_PIP) "pip>=25.1"
+	$(RAY_PIP) torch==2.13.0
+	$(RAY_PIP) -e .[ray] --group ray
+	touch $@
+
+ray: $(RAY)/ready  ## members and seeds on a real Ray cluster of two nodes, one of which is killed
+	$(RAY)/bin/python -c "import ray"
+	$(RAY)/bin/python -m pytest tests/integrations/test_ray.py
+
 check: $(VENV)/check  ## format, lint, types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -119,4 +134,4 @@ bench: $(VENV)/test  ## both sides in one run, prints ratios
 	$(BIN)/python benchmarks/compare.py
 
 clean:
-	rm -rf $(VENV) $(ADAPTERS) $(OWN) $(DOCS) $(AUDIT) demo dist build
+	rm -rf $(VENV) $(ADAPTERS) $(OWN) $(RAY) $(DOCS) $(AUDIT) demo dist build

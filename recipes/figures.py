@@ -23,15 +23,16 @@ from torch import nn
 from flipguard import Predictions
 from flipguard.analysis.churn import Sweep, accuracy_against_churn, churn_against_coefficient
 from flipguard.analysis.confidence import entropy_in_and_out, prediction_confidence, regularised_losses
-from flipguard.analysis.displacement import displacement_cloud, displacement_norms
+from flipguard.analysis.density import displacement_density
+from flipguard.analysis.displacement import displacement_norms
 from flipguard.analysis.diversity import DiversityRecord, diversity_over_training
 from flipguard.analysis.draw import draw
 from flipguard.analysis.ensembles import ensemble_size, uncertainty_of_flips, wrong_class_ranks
 from flipguard.analysis.epochs import flips_over_epochs
 from flipguard.analysis.interpolation import line_plot, loss_along_line
-from flipguard.analysis.members import Members
-from flipguard.analysis.planes import feature_arrows, logit_arrows, logit_members
-from flipguard.analysis.plots import Plot
+from flipguard.analysis.members import Members, mixed
+from flipguard.analysis.planes import feature_arrows, least_decided, logit_arrows, logit_members
+from flipguard.analysis.plots import Plot, joined
 from flipguard.analysis.rates import against_parameter, error_against_flips, gain_against_flips
 from flipguard.analysis.runs import FinishedRun, read_runs
 from flipguard.analysis.trained import digit_embeddings, digit_members
@@ -142,8 +143,14 @@ def zoo() -> Plot:
 
 
 def sizes() -> Plot:
+    """ELODI's three: ensembles of one architecture, of another one when new, and of as many as they have members."""
     old = members(16, 0)
-    return ensemble_size({"equal": (old, members(16, 500)), "larger": (old, members(41, 900))}, sizes=(1, 2, 4, 8, 12))
+    weak, strong = (
+        mixed([digit_members(4, width=width, rows=300, seed=seed + width) for width in widths])
+        for widths, seed in (((10, 12, 14, 16, 20, 24), 2000), ((30, 34, 38, 41, 46, 52), 3000))
+    )
+    pairs = {"equal": (old, members(16, 500)), "larger": (old, members(41, 900)), "mixed": (weak, strong)}
+    return ensemble_size(pairs, sizes=(1, 2, 4, 8, 12))
 
 
 def ranks() -> Plot:
@@ -163,18 +170,19 @@ def uncertainty() -> Plot:
 def two_class() -> Plot:
     old, new = (digit_members(12, width=8, digits=(3, 8), rows=20, seed=seed) for seed in (0, 1000))
     arrows, around = logit_arrows(old, new), logit_members(old, new)
-    return replace(arrows, panels=(*arrows.panels, *around.panels), facts={**arrows.facts, **around.facts})
+    density = displacement_density(old, new, samples=(least_decided(old, new),))
+    return joined("two-class", "Two-class logits, old to new", "ELODI Fig. 3", [arrows, around, density])
 
 
 def three_class() -> Plot:
     old, new = (digit_embeddings(12, digits=("3", "5", "8"), per_class=20, epochs=60, seed=seed) for seed in (0, 1000))
     arrows = feature_arrows(old, new)
-    cloud = displacement_cloud(old.as_members(), new.as_members(), of="feature")
-    return replace(arrows, panels=(*arrows.panels, *cloud.panels), facts={**arrows.facts, **cloud.facts})
+    density = displacement_density(old.as_members(), new.as_members(), of="feature")
+    return joined("three-class", "Two-dimensional features of three classes", "ELODI Fig. 11", [arrows, density])
 
 
-def cloud() -> Plot:
-    return displacement_cloud(members(16, 0), members(16, 500), samples=SAMPLES)
+def density() -> Plot:
+    return displacement_density(members(16, 0), members(16, 500), samples=SAMPLES)
 
 
 def norms_equal() -> Plot:
@@ -292,7 +300,7 @@ FIGURES: dict[str, Callable[[], Plot]] = {
     "error_against_flips": error_against_flips_of_methods,
     "ensemble_size": sizes,
     "two_class": two_class,
-    "displacement_cloud": cloud,
+    "displacement_density": density,
     "wrong_class_ranks": ranks,
     "norms_equal": norms_equal,
     "norms_larger": norms_larger,

@@ -2,11 +2,16 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+import pyarrow.parquet as pq
 import pytest
+
+from flipguard.bench.run import write_tables
 
 ROOT = Path(__file__).parent.parent
 
@@ -18,18 +23,45 @@ def test_the_cifar_tables_are_made_from_their_records(name: str) -> None:
     assert made == (ROOT / "results" / f"{name}.md").read_text()
 
 
-def test_the_table_of_all_methods_is_made_from_its_records() -> None:
-    command = [sys.executable, "recipes/methods_on_digits.py", "--table", "results/methods_on_digits"]
-    made = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert made == (ROOT / "results" / "methods_on_digits.md").read_text()
-
-
 def test_the_faults_in_words_are_the_records() -> None:
     found = json.loads((ROOT / "results" / "faults.json").read_text())["faults"].values()
     tried, survived = (sum(each[key] for each in found) for key in ("tried", "survived"))
     for page in ("results/README.md", "docs/faults.md"):
         text = " ".join((ROOT / page).read_text().split())
         assert re.search(rf"\b{tried} (faults )?tried(,| and) {survived} survived", text), page
+
+
+BENCHES = sorted(path.parent for path in (ROOT / "results" / "bench").glob("*/runs.parquet"))
+
+
+def test_the_benches_are_there() -> None:
+    assert "digits" in {path.name for path in BENCHES}
+
+
+@pytest.mark.parametrize("folder", BENCHES, ids=lambda folder: folder.name)
+def test_a_bench_s_tables_are_made_from_its_two_files(folder: Path, tmp_path: Path) -> None:
+    for name in ("runs.parquet", "predictions.parquet"):
+        shutil.copy(folder / name, tmp_path)
+    write_tables(tmp_path)
+    assert (tmp_path / "table.md").read_text() == (folder / "table.md").read_text()
+
+
+@pytest.mark.parametrize("folder", BENCHES, ids=lambda folder: folder.name)
+def test_a_bench_s_runs_are_what_its_models_said(folder: Path) -> None:
+    """Each rate of each run, from the predictions themselves."""
+    said = pq.read_table(folder / "predictions.parquet").to_pandas()
+    label = said["label"].to_numpy()
+    runs = [run for run in pq.read_table(folder / "runs.parquet").to_pylist() if run["part"] == "test"]
+    assert len(runs) > 10
+    for run in runs:
+        old, new = (said[f"{run['row']}.{run['seed']}.{run['pair']}.{side}"].to_numpy() for side in ("old", "new"))
+        wrong_old, wrong_new = np.mean(old != label), np.mean(new != label)
+        flipped = np.mean((old == label) & (new != label))
+        assert run["error_rate_old"] == pytest.approx(wrong_old)
+        assert run["error_rate_new"] == pytest.approx(wrong_new)
+        assert run["negative_flip_rate"] == pytest.approx(flipped)
+        assert run["relative_negative_flip_rate"] == pytest.approx(flipped / ((1 - wrong_old) * wrong_new))
+        assert run["churn"] == pytest.approx(np.mean(old != new))
 
 
 def test_the_figures_in_words_are_the_tables() -> None:

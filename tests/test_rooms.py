@@ -28,6 +28,7 @@ ROOMS = (
     "analysis",
     "reports",
     "spec",
+    "bench",
     "demo",
     "cli",
     "integrations",

@@ -315,6 +315,16 @@ def test_bad_input_is_one_line(kind: str, folder: Path) -> None:
     assert_refused(run("train", *arguments), expected)
 
 
+def test_without_ray_a_cluster_names_the_extra(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python takes a module that stands as None for one that is not installed."""
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.delitem(sys.modules, "flipguard.integrations.ray", raising=False)
+    expected = "--on ray needs ray; install it with: pip install 'flipguard[ray]'"
+    assert_refused(run("train", "update.yaml", "--on", "ray"), expected)
+    assert not (folder / "runs").exists()
+    assert_refused(run("train", "update.yaml", f"artifacts=file://{folder}/kept"), "give --on, or leave it out.")
+
+
 @pytest.mark.parametrize("options", [[], ["--dry-run"]])
 def test_a_spec_that_contradicts_the_folder(options: list[str], folder: Path) -> None:
     assert run("train", "update.yaml", "method=none").exit_code == 0

@@ -94,8 +94,10 @@ def _options(options: Any) -> str:
 
 
 def _figures(name: str) -> str:
-    """The method's rows, beside that of no treatment, of every table of treatments in results/."""
-    tables = [found for path in sorted((ROOT / "results").glob("*.md")) for found in _tables(path, name)]
+    """The method's rows, beside that of no treatment, of every table of treatments in results/ and of every bench."""
+    results = ROOT / "results"
+    pages = [*sorted(results.glob("bench/*/table.md")), *sorted(results.glob("*.md"))]
+    tables = [found for path in pages for found in _tables(path, name)]
     if not tables:
         return "No table in results/ has this method yet."
     return "\n\n".join(tables)
@@ -106,14 +108,15 @@ def _tables(path: Path, name: str) -> list[str]:
     lines = path.read_text("utf-8").splitlines()
     for place, line in enumerate(lines):
         title = line.lstrip("# ") if line.startswith("# ") else title
-        heading = line.lstrip("# ") if line.startswith("## ") else heading
-        if not line.startswith("| treatment |") or heading.startswith("Validation"):
+        heading = line.lstrip("# ") if line.startswith(("## ", "### ")) else heading
+        if not line.startswith(("| treatment |", "| row | training |")) or heading.startswith("Validation"):
             continue
         rows = _rows(lines[place + 2 :])
         mine = [row for row in rows if _of(row) == name]
         if mine:
             base = [row for row in rows if row not in mine and row.split("|")[1].strip() in UNTREATED]
-            told = f"[{title or path.stem}](../../results/{path.name}), {heading[:1].lower()}{heading[1:]}, in percent:"
+            page, part = path.relative_to(ROOT), f"{heading[:1].lower()}{heading[1:]}"
+            told = f"[{title or path.stem}](../../{page}), {part}, in percent:"
             found.append("\n".join([told, "", line, lines[place + 1], *base, *mine]))
     return found
 

@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from flipguard.files import EMPTY_SEAL, seal, seal_holds
+from flipguard.files import EMPTY_SEAL, seal, seal_holds, to_disk
 from flipguard.models import SplitClassifier
 from flipguard.types import DamagedFile, InputError
 
@@ -40,7 +40,9 @@ def save_checkpoint(path: str | Path, tensors: Mapping[str, Tensor], facts: Mapp
         )
         seal(whole, at_end=False)
         beside.write_bytes(whole.getbuffer())
+        to_disk(beside)
         beside.replace(path)
+        to_disk(path.parent)
     except OSError as error:
         beside.unlink(missing_ok=True)
         raise InputError(f"the checkpoint {path} cannot be written: {error}.") from error

@@ -4,7 +4,7 @@ import hashlib
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -39,7 +39,10 @@ def whole_file(path: Path) -> Iterator[Path]:
         try:
             yield beside
             if not special:
+                # First to the disk, then to its name: after a power cut the name holds the old file or the new one.
+                to_disk(beside)
                 beside.replace(path.resolve())
+                to_disk(beside.parent)
         except BaseException:
             if not special:
                 with suppress(OSError):
@@ -47,6 +50,16 @@ def whole_file(path: Path) -> Iterator[Path]:
             raise
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error.strerror or error}.") from error
+
+
+def to_disk(path: Path) -> None:
+    """Wait until the disk has it. Some network drives refuse that for folders, and are taken as they are."""
+    place = os.open(path, os.O_RDONLY)
+    try:
+        with suppress(OSError) if path.is_dir() else nullcontext():
+            os.fsync(place)
+    finally:
+        os.close(place)
 
 
 def check_unpacked(path: Path, packed: int, unpacked: int) -> None:

@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 
 from flipguard import InputError
+from flipguard.analysis.density import displacement_density, kernel_density
 from flipguard.analysis.displacement import (
-    displacement_cloud,
     displacement_norms,
     drawn_norms,
     law_distance,
     simulated_norms,
 )
 from flipguard.analysis.ensembles import ensemble_size, uncertainty_of_flips, wrong_class_ranks
-from flipguard.analysis.members import Members
+from flipguard.analysis.members import Members, mixed
 from flipguard.analysis.planes import logit_arrows
 from flipguard.analysis.trained import digit_members
 
@@ -98,8 +98,8 @@ def test_the_figure_holds_a_histogram_and_a_law_per_size(small: tuple[Members, M
     assert [series.name for series in panel.series] == ["1× drawn", "1× fitted", "4× drawn", "4× extrapolated"]
     assert all(sum(series.y) == pytest.approx(1) for series in panel.series)
     assert plot.facts["mean norm, 4× drawn"] < 0.7 * plot.facts["mean norm, 1× drawn"]
-    cloud = displacement_cloud(*small, sizes=(1, 3))
-    assert cloud.facts["spread, 3×"] == pytest.approx(cloud.facts["spread, 1×"] / 3**0.5, rel=0.25)
+    density = displacement_density(*small, sizes=(1, 3))
+    assert density.facts["spread, 3×"] == pytest.approx(density.facts["spread, 1×"] / 3**0.5, rel=0.25)
 
 
 def test_between_two_architectures_a_line_stands_at_the_means_displacement(
@@ -146,3 +146,50 @@ def test_too_large_an_ensemble_is_an_error(small: tuple[Members, Members]) -> No
     ):
         with pytest.raises(InputError, match=r"25"):
             wrong()
+
+
+def test_a_density_is_that_of_its_points() -> None:
+    from scipy.stats import gaussian_kde
+
+    rng = np.random.default_rng(0)
+    points = rng.normal(size=(503, 2)) @ [[2.0, 0.5], [0.0, 1.0]] + [3.0, -1.0]
+    across, up = np.linspace(-6, 12, 61), np.linspace(-7, 5, 53)
+    found = kernel_density(points, across, up)
+    assert found.shape == (53, 61)
+    plane = np.stack(np.meshgrid(across, up)).reshape(2, -1)
+    assert found.reshape(-1) == pytest.approx(gaussian_kde(points.T)(plane), rel=0.05, abs=1e-4)
+    assert found.sum() * (across[1] - across[0]) * (up[1] - up[0]) == pytest.approx(1, rel=0.01)
+
+
+def test_points_on_a_line_have_a_density_too() -> None:
+    line = np.linspace(-1, 1, 101)[:, None] * [1.0, -1.0]
+    found = kernel_density(line, np.linspace(-2, 2, 41), np.linspace(-2, 2, 41))
+    assert np.isfinite(found).all()
+    assert found[20, 20] > 100 * found[30, 30]
+
+
+def test_the_density_of_ensembles_is_narrower_over_the_same_plane(small: tuple[Members, Members]) -> None:
+    plot = displacement_density(*small, samples=(0, 7), sizes=(1, 4))
+    assert [panel.title.rpartition(", ")[2] for panel in plot.panels] == ["1×", "4×", "1×", "4×"]
+    for one, four in (plot.panels[:2], plot.panels[2:]):
+        (single,), (ensemble,) = one.series, four.series
+        assert (single.x, single.y) == (ensemble.x, ensemble.y)
+        assert single.z is not None
+        assert ensemble.z is not None
+        cell = (single.x[1] - single.x[0]) * (single.y[1] - single.y[0])
+        assert sum(single.z) * cell == pytest.approx(1, rel=0.05)
+        assert sum(ensemble.z) * cell == pytest.approx(1, rel=0.05)
+        # Half the spread in both directions is four times the height.
+        assert max(ensemble.z) == pytest.approx(4 * max(single.z), rel=0.5)
+    with pytest.raises(InputError, match="25"):
+        displacement_density(*small, sizes=(25,))
+
+
+def test_mixed_members_take_turns(small: tuple[Members, Members], large: Members) -> None:
+    both = mixed([small[0], large])
+    assert both.logits.shape[0] == 48
+    assert (both.logits[0] == small[0].logits[0]).all()
+    assert (both.logits[1] == large.logits[0]).all()
+    assert both.dealt(2)[0] == pytest.approx((small[0].logits[0] + large.logits[0]) / 2)
+    with pytest.raises(InputError, match="same samples"):
+        mixed([small[0], Members(large.names, large.ids[::-1], large.label, large.logits)])

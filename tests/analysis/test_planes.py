@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from flipguard import InputError
-from flipguard.analysis.displacement import displacement_cloud
+from flipguard.analysis.density import displacement_density
 from flipguard.analysis.members import Members
 from flipguard.analysis.planes import Embedded, feature_arrows, logit_arrows, logit_members
 from flipguard.analysis.trained import digit_embeddings
@@ -74,5 +74,5 @@ def test_features_aligned_by_bct_are_the_ensembles_own() -> None:
     assert [panel.title for panel in plot.panels] == ["1×", "3×", "3× and members"]
     moved = new.features.mean(axis=0) - old.features.mean(axis=0)
     assert plot.facts["mean displacement, 3×"] == pytest.approx(np.linalg.norm(moved, axis=1).mean())
-    facts = displacement_cloud(old.as_members(), new.as_members(), sizes=(1, 2), of="feature").facts
+    facts = displacement_density(old.as_members(), new.as_members(), sizes=(1, 2), of="feature").facts
     assert facts["spread, 2×"] < facts["spread, 1×"]

@@ -13,6 +13,11 @@ from flipguard import InputError
 from flipguard.analysis.epochs import flips_over_epochs
 from flipguard.analysis.runs import read_run, read_runs
 from flipguard.releases import train
+from flipguard.releases.outcome import Outcome
+from flipguard.reports.run import run_report
+from flipguard.reports.strips import sparkline
+from flipguard.reports.terminal import plain_text
+from flipguard.reports.wording import percent
 from flipguard.spec.training import parse_training_spec
 
 
@@ -108,6 +113,16 @@ def test_what_a_run_cannot_give_is_said(folders: Path) -> None:
         assert message in done.stderr
 
 
+def test_the_terminal_shows_how_each_version_was_trained(folders: Path) -> None:
+    found = read_run(folders / "chain")
+    text = plain_text(run_report(Outcome(found.path, found.versions)))
+    errors = {version: [line["error_rate_new"] for line in found.epochs(version)] for version in found.versions}
+    for version, values in errors.items():
+        row = f"{version} error {sparkline(values)} {percent(values[0])} {percent(values[-1])}"
+        assert row in " ".join(text.split())
+    assert " ".join(text.split()).count(" NFR ") == 2, "the first version has no predecessor"
+
+
 def test_the_report_of_a_run_is_that_of_its_last_update(folders: Path, tmp_path: Path) -> None:
     done = run("report", "chain", "--out", tmp_path / "r.html", folder=folders)
     assert (done.returncode, done.stderr) == (0, "")
@@ -117,6 +132,9 @@ def test_the_report_of_a_run_is_that_of_its_last_update(folders: Path, tmp_path:
     assert "The chain of versions" in text
     assert "gate from the run&#39;s spec" in text
     assert "mlp v1" in text
+    assert "Errors and flips over training: negative flip rate" in text
+    last = read_run(folders / "chain").epochs("v2")[-1]["negative_flip_rate"]
+    assert f"<td>{last:.4g}</td>" in text
     refused = run("report", "chain", "--max-nfr", "0", "--out", tmp_path / "s.html", folder=folders)
     assert refused.returncode == 0
     assert "gate from the run" not in (tmp_path / "s.html").read_text()

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 
-@pytest.mark.parametrize("library", ["lightning", "mlflow", "transformers", "wandb"])
+@pytest.mark.parametrize("library", ["lightning", "mlflow", "ray", "transformers", "wandb"])
 def test_a_missing_library_names_the_extra(library: str) -> None:
     """Python takes a module that stands as None for one that is not installed."""
     program = f"import sys; sys.modules[{library!r}] = None; import flipguard.integrations.{library}"

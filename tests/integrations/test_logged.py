@@ -8,7 +8,16 @@ from typing import Any
 import pytest
 
 import flipguard
-from flipguard.integrations.logged import FinishedRun, GateRefused, figures_of, require_passed, write_reports
+from flipguard.analysis.runs import read_finished
+from flipguard.integrations.logged import (
+    GateRefused,
+    counted_epochs,
+    figures_of,
+    page_of,
+    release_of,
+    require_passed,
+    write_reports,
+)
 from flipguard.releases import load_release
 from flipguard.types import InputError
 
@@ -48,39 +57,39 @@ def test_the_gate_decides_who_may_be_registered() -> None:
 
 
 def test_a_run_folder_gives_its_epochs_its_page_and_its_release(run_folder: Folder, tmp_path: Path) -> None:
-    run = FinishedRun.read(run_folder("passed"))
+    run = read_finished(run_folder("passed"))
     assert run.versions == ("old", "new")
     assert run.parameters["versions.new.method.name"] == "kd"
-    epochs = dict(run.epochs())
+    epochs = dict(counted_epochs(run))
     assert list(epochs) == list(range(6))
     assert "old/error_rate_new" in epochs[0]
     assert "new/negative_flip_rate" in epochs[5]
     assert "new/loss/cross_entropy" in epochs[3]
-    page = run.page(tmp_path / "report.html").read_text()
+    page = page_of(run, tmp_path / "report.html").read_text()
     assert "max_nfr" in page
-    copied = run.release(tmp_path / "release")
+    copied = release_of(run, tmp_path / "release")
     assert {path.name for path in copied.iterdir()} == {"model.safetensors", "model.json"}
-    assert load_release(copied).classes == load_release(run.folder).classes
+    assert load_release(copied).classes == load_release(run.path).classes
 
 
 def test_a_refused_or_unjudged_run_has_no_release(run_folder: Folder, tmp_path: Path) -> None:
     for verdict in ("refused", "not judged"):
         with pytest.raises(GateRefused):
-            FinishedRun.read(run_folder(verdict)).release(tmp_path / "release")
+            release_of(read_finished(run_folder(verdict)), tmp_path / "release")
         assert not (tmp_path / "release").exists()
 
 
 def test_what_is_no_finished_run_is_said(run_folder: Folder, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is no run folder"):
-        FinishedRun.read(tmp_path)
+        read_finished(tmp_path)
     for name in ("spec.yaml", "run.json"):
         (tmp_path / name).write_bytes((run_folder("passed") / name).read_bytes())
     with pytest.raises(InputError, match=r"comparison\.json cannot be read"):
-        FinishedRun.read(tmp_path)
+        read_finished(tmp_path)
     (tmp_path / "comparison.json").write_text("[]")
     with pytest.raises(InputError, match="compares nothing"):
-        FinishedRun.read(tmp_path)
+        read_finished(tmp_path)
     stopped = (tmp_path / "run.json").read_text().replace('"finished"', '"stopped"')
     (tmp_path / "run.json").write_text(stopped)
     with pytest.raises(InputError, match="is stopped: let flipguard train finish it"):
-        FinishedRun.read(tmp_path)
+        read_finished(tmp_path)

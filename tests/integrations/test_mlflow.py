@@ -7,7 +7,8 @@ import mlflow
 import numpy as np
 import pytest
 
-from flipguard.integrations.logged import FinishedRun, GateRefused, figures_of
+from flipguard.analysis.runs import read_finished
+from flipguard.integrations.logged import GateRefused, figures_of
 from flipguard.integrations.mlflow import log_comparison, log_run, register_model, register_release
 from flipguard.releases import load_release
 from flipguard.releases.material import load
@@ -54,7 +55,7 @@ def artifacts(store: mlflow.MlflowClient, run_id: str) -> set[str]:
 
 def test_a_run_folder_is_logged_whole(store: mlflow.MlflowClient, run_folder: Folder) -> None:
     run_id = log_run(run_folder("passed"))
-    logged, run = store.get_run(run_id), FinishedRun.read(run_folder("passed"))
+    logged, run = store.get_run(run_id), read_finished(run_folder("passed"))
     assert logged.info.status == "FINISHED"
     assert logged.data.params["versions.new.method.name"] == "kd"
     assert logged.data.params.keys() == run.parameters.keys()
@@ -68,7 +69,7 @@ def test_a_run_folder_is_logged_whole(store: mlflow.MlflowClient, run_folder: Fo
 
 
 def test_a_comparison_goes_into_the_active_run(store: mlflow.MlflowClient, run_folder: Folder) -> None:
-    comparison = FinishedRun.read(run_folder("refused")).comparison
+    comparison = read_finished(run_folder("refused")).comparison
     with mlflow.start_run() as run:
         log_comparison(comparison)
     logged = store.get_run(run.info.run_id)
@@ -85,7 +86,7 @@ def test_a_release_that_passed_is_registered_and_says_what_the_run_said(
     assert found.tags["flipguard.gate"] == "passed"
     assert found.tags["flipguard.new"] == "new"
     served = mlflow.pyfunc.load_model(f"models:/digits/{registered.version}")
-    release, data = load_release(folder), load(DataPlan(**FinishedRun.read(folder).spec["data"]))
+    release, data = load_release(folder), load(DataPlan(**read_finished(folder).spec["data"]))
     pixels = data.test.x[:101].numpy()
     said = served.predict(pixels)
     assert list(said.columns) == list(release.classes)
@@ -108,7 +109,7 @@ def test_what_did_not_pass_is_not_registered(
     with pytest.raises(GateRefused):
         register_release(run_folder(verdict), "refused")
     with pytest.raises(GateRefused):
-        register_model("models:/anything", "refused", FinishedRun.read(run_folder(verdict)).comparison)
+        register_model("models:/anything", "refused", read_finished(run_folder(verdict)).comparison)
     assert store.search_registered_models("name = 'refused'") == []
     assert store.search_runs([mlflow.get_experiment_by_name(request.node.name).experiment_id]) == []
 
@@ -116,7 +117,7 @@ def test_what_did_not_pass_is_not_registered(
 def test_any_model_of_mlflow_is_registered_by_its_comparison(
     store: mlflow.MlflowClient, run_folder: Folder, tmp_path: Path
 ) -> None:
-    comparison = FinishedRun.read(run_folder("passed")).comparison
+    comparison = read_finished(run_folder("passed")).comparison
     own = tmp_path / "own.py"
     own.write_text(OWN)
     with mlflow.start_run():

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from flipguard.integrations.logged import FinishedRun, figures_of
+from flipguard.analysis.runs import read_finished
+from flipguard.integrations.logged import figures_of
 from flipguard.integrations.tensorboard import log_run
 
 
@@ -15,7 +16,7 @@ def test_figures_epochs_and_report_are_in_the_files(run_folder: Callable[[str], 
     place = log_run(folder, tmp_path / "events")
     events = EventAccumulator(str(place))
     events.Reload()
-    run = FinishedRun.read(folder)
+    run = read_finished(folder)
     for name, value in figures_of(run.comparison).items():
         (event,) = events.Scalars(f"flipguard/{name}")
         assert event.value == pytest.approx(value, rel=1e-6), name

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import wandb
 
-from flipguard.integrations.logged import FinishedRun, GateRefused, figures_of
+from flipguard.analysis.runs import read_finished
+from flipguard.integrations.logged import GateRefused, figures_of
 from flipguard.integrations.wandb import log_run, register_model, register_release
 from flipguard.types import InputError
 
@@ -37,7 +38,7 @@ def test_a_run_folder_and_its_release_are_logged(run: Any, run_folder: Folder, t
     folder = run_folder("passed")
     log_run(folder)
     model = register_release(folder, "digits")
-    found = FinishedRun.read(folder)
+    found = read_finished(folder)
     assert run.config["versions.new.method.name"] == "kd"
     for name, value in figures_of(found.comparison).items():
         assert run.summary[f"flipguard/{name}"] == pytest.approx(value), name
@@ -56,7 +57,7 @@ def test_what_did_not_pass_is_no_artifact(run: Any, run_folder: Folder, tmp_path
     with pytest.raises(GateRefused):
         register_release(run_folder(verdict), "digits")
     with pytest.raises(GateRefused):
-        register_model(tmp_path, "digits", FinishedRun.read(run_folder(verdict)).comparison)
+        register_model(tmp_path, "digits", read_finished(run_folder(verdict)).comparison)
     sent = written(tmp_path)
     assert b"updates" in sent
     assert b"gate-passed" not in sent
@@ -65,7 +66,7 @@ def test_what_did_not_pass_is_no_artifact(run: Any, run_folder: Folder, tmp_path
 
 def test_any_file_is_a_model_once_its_comparison_passed(run: Any, run_folder: Folder, tmp_path: Path) -> None:
     (tmp_path / "model.onnx").write_bytes(b"weights")
-    comparison = FinishedRun.read(run_folder("passed")).comparison
+    comparison = read_finished(run_folder("passed")).comparison
     model = register_model(tmp_path / "model.onnx", "digits", comparison)
     assert set(model.manifest.entries) == {"model.onnx"}
     assert b"gate-passed" in written(tmp_path)

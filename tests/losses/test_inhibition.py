@@ -75,7 +75,7 @@ def test_the_three_rankings_differ_and_the_union_is_the_largest() -> None:
 def test_k_of_all_classes_equals_no_k(ranked_by: Any, y: torch.Tensor | None) -> None:
     every = C - (y is not None)
     with_k = logit_difference_inhibition(*pair(), k=every, ranked_by=ranked_by, y=y)
-    assert torch.equal(with_k, logit_difference_inhibition(*pair(), y=y))
+    torch.testing.assert_close(with_k, logit_difference_inhibition(*pair(), y=y))
 
 
 def test_the_sum_over_all_classes_is_twice_logit_matching() -> None:
@@ -99,6 +99,45 @@ def test_many_ties_keep_exactly_k_classes() -> None:
     flat = torch.zeros(3, 211)
     kept = kept_classes(flat, flat, k=10)
     assert torch.equal(kept, (torch.arange(211) < 10).expand(3, 211))
+
+
+@pytest.mark.parametrize("ranked_by", ["reference", "student", "either"])
+@pytest.mark.parametrize("with_y", [False, True])
+def test_very_many_classes_are_ranked_as_few_are(ranked_by: Any, with_y: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without equal logits, topk and the sort keep the same classes."""
+    draw = torch.Generator().manual_seed(5)
+    student, reference = (torch.randn(7, 5_003, generator=draw) for _ in range(2))
+    y = torch.arange(7) if with_y else None
+    if with_y:
+        student[:, :7], reference[:, :7] = 9.0, 9.0
+        student += torch.rand(7, 5_003, generator=draw) / 100
+        reference += torch.rand(7, 5_003, generator=draw) / 100
+    quick = logit_difference_inhibition(student, reference, k=9, ranked_by=ranked_by, y=y)
+    monkeypatch.setattr("flipguard.losses.inhibition.MOST_SORTED", 6_000)
+    torch.testing.assert_close(quick, logit_difference_inhibition(student, reference, k=9, ranked_by=ranked_by, y=y))
+
+
+def test_few_kept_classes_leave_the_others_alone() -> None:
+    """Beside the ranking and the gradient no tensor has a place for every class."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    made: list[str] = []
+
+    class Watch(TorchDispatchMode):  # type: ignore[misc]
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            found = function(*args, **(kwargs or {}))
+            if isinstance(found, torch.Tensor) and found.shape == (3, 5_003) and "detach" not in str(function):
+                made.append(str(function))
+            return found
+
+    student, reference = torch.randn(3, 5_003, dtype=torch.bfloat16), torch.randn(3, 5_003, dtype=torch.bfloat16)
+    student.requires_grad_()
+    with Watch():
+        loss = logit_difference_inhibition(student, reference, k=10, ranked_by="either").sum()
+        assert made == []
+        loss.backward()
+    # The gradient itself: zeros, into which the kept classes' are added.
+    assert {name.split(".")[1] for name in made} <= {"new_zeros", "zeros", "scatter_add", "scatter_add_", "fill_"}
 
 
 def test_the_labelled_class_is_left_out_before_the_ranking() -> None:

@@ -91,6 +91,10 @@ def test_a_network_with_features_and_head_is_taken_as_it_is(own: str) -> None:
         build_model(f"{own}:Own", classes=C, dropout=0.1)
 
 
+def test_a_factory_that_asks_for_no_number_of_classes_has_its_own(own: str) -> None:
+    assert build_model(f"{own}:no_classes", classes=2, width=11)(torch.zeros(B, 11)).shape == (B, 2)
+
+
 def test_our_own_factories_work_by_their_path_too() -> None:
     model = build_model("flipguard.models.small:cnn", classes=C, width=2)
     assert type(model) is Classifier
@@ -102,7 +106,7 @@ def test_our_own_factories_work_by_their_path_too() -> None:
     [
         ("plian", {}, "has no callable 'plian'; did you mean 'plain'"),
         ("constant", {}, "has no callable 'constant'"),
-        ("no_classes", {}, "must take the number of classes as `classes` or `num_classes`"),
+        ("no_classes", {"width": 12}, "has no linear layer with 7 outputs inside it"),
         ("not_a_network", {}, "must return an nn.Module, it returned a int"),
         ("plain", {"widht": 3}, "has no option 'widht'; did you mean 'width'"),
     ],

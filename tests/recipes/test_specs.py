@@ -1,20 +1,16 @@
 """Every spec in recipes/: those for small data train from end to end, the others are checked on tiny files."""
 
-import csv
 import json
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner, Result
 
 import flipguard
 from flipguard.cli.app import app
-from flipguard.data import load_data
-from flipguard.predictions import Predictions
 from flipguard.releases import load_release
 
 RECIPES = Path(__file__).parents[2] / "recipes"
@@ -72,12 +68,8 @@ def train(recipe: str, *changes: str, out: str | None = None) -> Result:
 
 
 def test_every_spec_is_tested_here() -> None:
-    assert sorted(path.stem for path in RECIPES.glob("*.yaml")) == sorted({**SMALL, **TINY})
-
-
-@pytest.fixture(scope="module")
-def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("recipes")
+    shards = {"imagenet_elodi", "inaturalist_elodi"}
+    assert sorted(path.stem for path in RECIPES.glob("*.yaml")) == sorted({*SMALL, *TINY, *shards})
 
 
 @pytest.fixture(autouse=True)
@@ -150,55 +142,6 @@ def test_the_other_ways_of_the_headers() -> None:
     train("digits_guides", "new.method.ensemble.model={name: mlp, hidden: [16]}", out="runs/old_guides")
     train("digits_interpolation", "method={name: soup, ensemble: {members: 3}}", out="runs/digits_soup")
     assert load_release("runs/digits_soup").facts["method"]["name"] == "soup"
-
-
-def write_cifar100(folder: Path, classes: int = 13) -> None:
-    """The binary form: a coarse and a fine label, then 3,072 bytes."""
-    rng = np.random.default_rng(0)
-    folder.mkdir()
-    for part, rows in (("train", 78), ("test", 26)):
-        fine = np.arange(rows, dtype=np.uint8) % classes
-        pixels = rng.integers(0, 256, (rows, 3072), dtype=np.uint8)
-        (folder / f"{part}.bin").write_bytes(np.column_stack([fine // 5, fine, pixels]).tobytes())
-    for name, number in (("fine", classes), ("coarse", 1 + (classes - 1) // 5)):
-        (folder / f"{name}_label_names.txt").write_text("".join(f"{name}{i}\n" for i in range(number)))
-
-
-def write_news(folder: Path) -> None:
-    topics = ("election minister treaty", "match goal coach", "market shares profit", "software chip rocket")
-    for part, rows in (("train", 160), ("test", 60)):
-        with (folder / f"{part}.csv").open("w", newline="") as file:
-            writer = csv.writer(file, quoting=csv.QUOTE_ALL)
-            writer.writerows([1 + i % 4, topics[i % 4], f"{topics[i % 4]} on day {i % 7}"] for i in range(rows))
-
-
-def write_clinc150(path: Path) -> None:
-    intents = ("book_flight", "cancel", "weather")
-    said = {
-        part: [[f"please {intents[i % 3]} {i}", intents[i % 3]] for i in range(rows)]
-        for part, rows in (("train", 33), ("val", 9), ("test", 21))
-    }
-    path.write_text(
-        json.dumps({**said, "oos_train": [["what", "oos"]], "oos_val": [["x", "oos"]], "oos_test": [["y", "oos"]]})
-    )
-
-
-@pytest.fixture(scope="module")
-def tiny(workplace: Path) -> Path:
-    """All three sets in the forms in which they are published, and what is left of an old CIFAR-100 model."""
-    folder = workplace / "tiny"
-    folder.mkdir()
-    write_cifar100(folder / "cifar-100-binary")
-    write_news(folder)
-    write_clinc150(folder / "data_full.json")
-    data = load_data("cifar100", folder=folder)
-    old = workplace / "logits"
-    old.mkdir()
-    for name, split in (("train", data.train), ("test", data.test)):
-        logits = torch.zeros(len(split), len(data.classes))
-        rows = Predictions.from_arrays(id=split.ids, label=split.y.numpy(), logits=logits, classes=data.classes)
-        rows.write(old / f"{name}.parquet")
-    return folder
 
 
 @pytest.mark.parametrize("recipe", TINY)

@@ -148,7 +148,7 @@ def test_what_cannot_be_averaged_is_said_before_anything_is_trained(kind: str, t
         train(small("method.name=weight_interpolation", *changes), tmp_path / "a")
     assert str(caught.value).startswith(expected)
     assert "\n" not in str(caught.value)
-    assert [path.name for path in tmp_path.glob("a/*")] in ([], ["lock"])
+    assert not (tmp_path / "a").exists()
 
 
 def test_one_old_network_is_needed_with_its_weights(tuned: Path, tmp_path: Path, small: Make) -> None:

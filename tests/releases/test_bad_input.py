@@ -65,6 +65,8 @@ def test_versions_that_form_a_cycle(later: str, finished: Path, small: Make) -> 
 def test_two_runs_that_wait_for_each_other(tmp_path: Path, small: Make) -> None:
     a, b = tmp_path / "a", tmp_path / "b"
     assert_refused(small(old=str(b)), a, f"the run folder {b} does not exist.")
+    assert_refused(small(old=str(a)), b, f"the run folder {a} does not exist.")
+    a.mkdir()
     assert_refused(small(old=str(a)), b, f"{a} is no run folder: it has no spec.yaml.")
 
 

@@ -6,12 +6,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 from flipguard.checkpoints import load_checkpoint
-from flipguard.data import load_data
+from flipguard.data import Encoder, Split, WordEncoder, load_data, read_encoder
 from flipguard.models import build_model, split
 from flipguard.releases.export import ENDINGS, export, export_release, plain_network
 from flipguard.training import ModelSpec, as_predictions, predict_logits
@@ -103,6 +104,23 @@ def test_somebody_elses_network_gets_its_head_back(tmp_path: Path) -> None:
     assert isinstance(plain_network(network)[3], nn.Linear)
 
 
+class Shifted(nn.Linear):
+    """With a table that no file holds, as the positions of tokens are in transformers' networks."""
+
+    def __init__(self) -> None:
+        super().__init__(3, C)
+        self.register_buffer("table", torch.arange(1.0, 1 + C), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * self.table
+
+
+def test_a_table_that_no_file_holds_is_left_to_the_code(tmp_path: Path) -> None:
+    found = export(Shifted(), torch.randn(B, 3), format="safetensors", path=tmp_path / "m.safetensors")
+    assert found.largest_difference == 0
+    assert set(load_checkpoint(tmp_path / "m.safetensors")[0]) == {"weight", "bias"}
+
+
 def test_what_says_something_else_is_not_written(tmp_path: Path) -> None:
     network, x = a_cnn(), torch.randn(B, 1, 8, 8)
     logits = plain_network(network)(x)
@@ -126,6 +144,7 @@ class Made:
     network: nn.Module
     classes: tuple[str, ...]
     normalisation: Normalisation | None
+    encoder: Encoder | None = None
 
 
 def test_a_release_is_checked_against_the_runs_own_predictions(tmp_path: Path) -> None:
@@ -151,7 +170,49 @@ def test_a_release_is_checked_against_the_runs_own_predictions(tmp_path: Path) -
     assert export_release(other, data.test, format="safetensors", path=path).largest_difference == 0
 
 
+@pytest.mark.parametrize("format", ["onnx", "torchscript", "torch-export"])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_the_graph_may_normalise_by_itself(format: Any, tmp_path: Path) -> None:
+    needs(format)
+    data = load_data("digits")
+    network = ModelSpec("mlp", {"hidden": (11,)}).build(10, seed=3)
+    release = Made("v1", network, data.classes, data.normalisation)
+    said = as_predictions(predict_logits(network, data), data).write(tmp_path / "test.parquet")
+    path = tmp_path / f"model{ENDINGS[format]}"
+    export_release(release, data.test, format=format, path=path, said=said, rows=37, normalisation_inside=True)
+    facts = json.loads(path.with_name(f"{path.name}.json").read_text())["preprocessing"]
+    assert facts["inside"] is True
+    assert facts["values"] == "pixels divided by 255, with no further scaling: the network normalises them itself"
+    pixels = data.test.x[:13].float() / 255
+    expected = torch.from_numpy(predict_logits(network, data)[:13])
+    torch.testing.assert_close(load(path, format)(pixels), expected, atol=1e-4, rtol=1e-4)
+    export_release(release, data.test, format=format, path=path, said=said, rows=37)
+    outside = json.loads(path.with_name(f"{path.name}.json").read_text())["preprocessing"]
+    assert outside["inside"] is False
+    assert outside["values"].endswith("with normalisation: the network does not do it")
+    assert "NCHW" in outside["layout"]
+
+
+def test_a_tokenizer_travels_with_the_export(tmp_path: Path) -> None:
+    encoder = WordEncoder.learn(["a cat and a dog", "a cow"], size=7, length=5)
+    torch.manual_seed(3)
+    network = build_model("text_transformer", classes=2, vocabulary=7, length=5, width=6, heads=2, layers=1)
+    split_ = Split(encoder(["a cow", "a dog and a cat"]), torch.tensor([0, 1]), np.arange(2))
+    release = Made("v1", network, ("x", "y"), None, encoder)
+    export_release(release, split_, format="safetensors", path=tmp_path / "m.safetensors")
+    facts = json.loads((tmp_path / "m.safetensors.json").read_text())["preprocessing"]
+    assert read_encoder(tmp_path / facts["tokenizer"]).fingerprint() == encoder.fingerprint()
+    with pytest.raises(InputError, match="texts are tokenised before the network"):
+        export_release(release, split_, format="onnx", path=tmp_path / "m.onnx", normalisation_inside=True)
+
+
 def test_refuses(tmp_path: Path) -> None:
+    data = load_data("digits")
+    release = Made("v1", ModelSpec("mlp", {"hidden": (11,)}).build(10, seed=3), data.classes, data.normalisation)
+    with pytest.raises(InputError, match="safetensors holds weights alone"):
+        export_release(
+            release, data.test, format="safetensors", path=tmp_path / "x.safetensors", normalisation_inside=True
+        )
     network, x = a_cnn(), torch.randn(B, 1, 8, 8)
     with pytest.raises(InputError, match="exported as safetensors, onnx, torchscript, torch-export, not as 'tflite'"):
         export(network, x, format="tflite", path=tmp_path / "x.tflite")  # type: ignore[arg-type]

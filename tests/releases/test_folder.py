@@ -1,5 +1,6 @@
 """The run folder: whose it is, who may write, and that no epoch is told twice."""
 
+import fcntl
 import json
 import multiprocessing
 import os
@@ -95,6 +96,43 @@ def test_a_folder_has_one_writer_and_its_lock_goes_with_it(tmp_path: Path) -> No
     holder.join()
     with RunFolder(tmp_path).held():
         assert f"process {os.getpid()} on" in (tmp_path / "lock").read_text()
+
+
+@pytest.mark.parametrize("there", ["", "runs", "runs/deep/a"])
+def test_what_is_refused_leaves_no_folder_that_was_not_there(there: str, tmp_path: Path) -> None:
+    folder = tmp_path / "runs/deep/a"
+    (tmp_path / there).mkdir(parents=True, exist_ok=True)
+    before = set(tmp_path.rglob("*"))
+    with pytest.raises(InputError, match="no"), RunFolder(folder).held():
+        raise InputError("no")
+    assert set(tmp_path.rglob("*")) == before
+
+
+def test_what_is_refused_takes_nothing_from_a_folder_that_holds_something(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/spec.yaml").touch()
+    with pytest.raises(InputError, match="no"), RunFolder(tmp_path / "a").held():
+        raise InputError("no")
+    assert {path.name for path in (tmp_path / "a").iterdir()} == {"lock", "spec.yaml"}
+
+
+def test_a_lock_that_its_holder_removes_in_between_is_not_taken_for_the_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+
+    def after_removal(lock: Any, how: int) -> None:
+        calls.append(how)
+        if len(calls) == 1:
+            (tmp_path / "a/lock").unlink()
+            (tmp_path / "a").rmdir()
+        flock(lock, how)
+
+    flock = fcntl.flock
+    monkeypatch.setattr(fcntl, "flock", after_removal)
+    with RunFolder(tmp_path / "a").held():
+        assert len(calls) == 2
+        assert f"process {os.getpid()} on" in (tmp_path / "a/lock").read_text()
 
 
 def test_what_a_killed_process_left_half_written_is_removed(tmp_path: Path) -> None:

@@ -12,8 +12,11 @@ import torch
 
 from flipguard.checkpoints import load_checkpoint
 from flipguard.releases import load_release, train
+from flipguard.releases.run import check
 from flipguard.releases.yaml_text import as_yaml
 from flipguard.spec import parse_training_spec
+from flipguard.spec.training import changed
+from flipguard.types import InputError
 
 SPEC: dict[str, Any] = {
     "data": {"name": "digits", "test_size": 0.6, "validation": 71, "per_class": 13},
@@ -22,7 +25,7 @@ SPEC: dict[str, Any] = {
         {"model": {"name": "mlp", "hidden": [5]}, "method": "weight_interpolation"},
         {
             "model": {"name": "mlp", "hidden": [7]},
-            "method": {"name": "elodi", "mix": 0.7, "ensemble": {"members": 3}},
+            "method": {"name": "elodi", "mix": 0.7, "ensemble": {"members": 3, "spread": True}},
             "train": {"choose_epoch": "validation"},
         },
         {"model": {"name": "mlp", "hidden": [3]}, "method": {"name": "paragon", "ensemble": {"members": 2}}},
@@ -110,4 +113,22 @@ def test_what_cannot_be_shared_out_is_refused_before_anything_is_trained(tmp_pat
     assert done.returncode != 0
     expected = "flipguard: version v0.train: batch_size 31 does not divide into 2 processes × 1 equal parts.\n"
     assert done.stderr.count(expected) == 1
-    assert [path.name for path in (tmp_path / "a").iterdir()] == ["lock"]
+    assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "variables", "expected"),
+    [
+        (["versions.2.method.ensemble.members=1"], {}, "spread: 1 members cannot be spread over 2 processes."),
+        (["versions.2.method.perturbation=ods"], {}, "spread: a perturbation needs gradients through every member"),
+        ([], {"ACCELERATE_USE_FSDP": "true"}, r"sharding by FSDP is not supported \(ACCELERATE_USE_FSDP is set\)"),
+    ],
+)
+def test_what_cannot_be_done_together(
+    changes: list[str], variables: dict[str, str], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", **variables}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(InputError, match=expected):
+        check(parse_training_spec(changed(SPEC, changes)), tmp_path / "a")
+    assert not (tmp_path / "a").exists()

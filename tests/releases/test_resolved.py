@@ -5,6 +5,7 @@ from dataclasses import fields
 
 import pytest
 
+from flipguard.ensembles.perturbations import Perturbation
 from flipguard.methods import METHODS
 from flipguard.releases import TrainSpec, resolve
 from flipguard.releases.plan import TrainPlan
@@ -52,6 +53,19 @@ def test_every_option_is_written_out_and_groups_are_filled(small: Make) -> None:
     assert method.ensemble.model == [versions[1].model]
     assert method.ensemble.train is not None
     assert method.ensemble.train.epochs == 3
+
+
+@pytest.mark.parametrize("given", ["tdiv", "{kind: tdiv, size: 0.01}"])
+def test_a_perturbation_goes_by_its_kind_or_its_options(given: str, small: Make) -> None:
+    spec = resolve(small("method.name=elodi", f"method.perturbation={given}"))
+    # Through the file that a run folder keeps, too.
+    again = parse_training_spec(parse_yaml(as_yaml(as_dict(spec)), "spec.yaml"))
+    for version in (spec.versions or [])[1], (resolve(again).versions or [])[1]:
+        assert version.method is not None
+        made = build(version.method).perturbation
+        assert made == Perturbation("tdiv", size=1 / 255 if given == "tdiv" else 0.01)
+    with pytest.raises(InputError, match=r"method: a perturbation is one of .*, got 'tdif'"):
+        resolve(small("method.name=elodi", "method.perturbation=tdif"))
 
 
 def test_training_settings_lie_over_one_another(small: Make) -> None:
@@ -106,7 +120,7 @@ REFUSED = {
     "unknown key of a version's data": (["old.data.per_clas=3"], "old.data has no key 'per_clas'"),
     "no such recipe": (["train.epochs=0"], "train.epochs must be at least 1, got 0."),
     "no such recipe of a version": (["new.train.batch_size=0"], "new.train.batch_size must be at least 1"),
-    "nothing to train": (["new.model=null"], "new needs a model to train, or run, checkpoint or predictions"),
+    "nothing to train": (["new.model=null"], "new needs a model to train, or run, checkpoint, factory or"),
     "two forms of a version": (["old.run=a", "old.predictions=b"], "old has run and predictions"),
     "a given version with training": (["old.run=a", "old.model=null", "old.seed=3"], "old has run, so it is not"),
     "a checkpoint of what": (["old.model=null", "old.checkpoint=a.safetensors"], "old.model is missing"),

@@ -368,7 +368,7 @@ def test_what_cannot_work_is_said_before_anything_is_trained(kind: str, tmp_path
         train(small(*changes), tmp_path / "a")
     assert str(caught.value).startswith(expected)
     assert "\n" not in str(caught.value)
-    assert [path.name for path in tmp_path.glob("a/*")] in ([], ["lock"])
+    assert not (tmp_path / "a").exists()
 
 
 def test_a_spec_that_is_put_right_finds_the_folder_free(tmp_path: Path, small: Make) -> None:

@@ -1,8 +1,15 @@
+import shutil
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pytest
 
 import flipguard
 from flipguard.comparison import Comparison
+
+if TYPE_CHECKING:
+    from selenium import webdriver
 
 CLASSES = ("ant", "bee", "cat", "dog", "eel", "fox", "gnu")
 
@@ -42,3 +49,23 @@ def hostile() -> Comparison:
     old = {"id": [evil, "b", "c"], "label": [0, 1, 1], "prediction": [0, 1, 0], "classes": names, "s|<i>": [evil] * 3}
     new = {**old, "prediction": [1, 0, 1]}
     return flipguard.compare(old, new, gate={"max_nfr": 0.0, "max_slice_nfr": 0.0, "min_slice": 1})
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator["webdriver.Chrome"]:
+    """A real Chromium without a window, that keeps what its console and its network say."""
+    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    service = shutil.which("chromedriver")
+    if not browser or not service:
+        pytest.skip("needs chromium and chromedriver: apt-get install chromium chromium-driver")
+    from selenium import webdriver
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = browser
+    flags = ("headless=new", "no-sandbox", "disable-gpu", "disable-dev-shm-usage", "window-size=1280,900")
+    for flag in flags:
+        options.add_argument(f"--{flag}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options, webdriver.ChromeService(service))
+    yield driver
+    driver.quit()

@@ -186,10 +186,30 @@ def luminance(colour: str) -> float:
 @pytest.mark.parametrize("ink", ["--ink", "--quiet", "--accent", "--harm", "--gain", "--unsure"])
 @pytest.mark.parametrize("ground", ["--page", "--card", "--calm-soft"])
 def test_text_has_the_contrast_of_aa(scheme: int, ink: str, ground: str) -> None:
+    assert contrast(scheme, ink, ground) >= 4.5
+
+
+@pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
+def test_numbers_in_the_darkest_cell_of_a_heat_map_can_be_read(scheme: int) -> None:
+    assert contrast(scheme, "--ink", "--heat") >= 4.5
+
+
+@pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
+@pytest.mark.parametrize("mark", ["--harm", "--gain", "--accent", "--calm", "--dull", "--heat"])
+def test_lines_and_controls_stand_out_from_what_they_are_drawn_on(scheme: int, mark: str) -> None:
+    """WCAG 1.4.11; --accent is the focus' outline, --dull the controls' edge."""
+    assert contrast(scheme, mark, "--page") >= 3
+    assert mark == "--heat" or contrast(scheme, mark, "--card") >= 3
+
+
+def contrast(scheme: int, ink: str, ground: str) -> float:
     found = re.findall(r"(--[a-z-]+): (#[0-9a-f]{6});", static("report.css"))
-    colours = dict(found[: len(found) // 2] if scheme == 0 else found[len(found) // 2 :])
+    half = len(found) // 2
+    light, dark = dict(found[:half]), dict(found[half:])
+    assert light.keys() == dark.keys()
+    colours = (light, dark)[scheme]
     first, second = sorted((luminance(colours[ink]), luminance(colours[ground])))
-    assert (second + 0.05) / (first + 0.05) >= 4.5
+    return (second + 0.05) / (first + 0.05)
 
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\x1b[31m\u202e\x00"

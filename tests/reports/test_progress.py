@@ -47,8 +47,8 @@ def begin(progress: Progress) -> None:
     progress.version_begins("new", "elodi", 20)
 
 
-def test_the_time_left_counts_members_and_epochs_alike() -> None:
-    """3 members of 10 epochs, and 20 epochs that pass through 3 members each: 30 + 20·2 = 70 units."""
+def test_the_time_left_counts_members_and_epochs_by_their_own_pace() -> None:
+    """3 members of 10 epochs, and 20 epochs that pass through 3 members each: 30 units and 20·2."""
     clock = Clock()
     progress = Progress(clock)
     begin(progress)
@@ -56,22 +56,51 @@ def test_the_time_left_counts_members_and_epochs_alike() -> None:
     assert progress.seconds_left() is None
     clock.now = 10.0
     progress.members("new", 1, 3)
-    assert progress.seconds_left() == pytest.approx(60.0)
+    assert progress.seconds_left() == pytest.approx(20.0 + 40.0)
+    clock.now = 15.0
+    assert progress.seconds_left() == pytest.approx(55.0)
     progress.members("new", 3, 3)
-    progress.epoch("new", figures(9))
-    clock.now = 50.0
-    assert progress.seconds_left() == pytest.approx(20.0)
+    clock.now = 19.0
+    progress.epoch("new", figures(0, seconds=4.0))
+    assert progress.seconds_left() == pytest.approx(19 * 4.0)
 
 
-def test_members_that_were_there_already_do_not_make_the_machine_look_fast() -> None:
+def test_what_is_set_up_once_is_not_counted_for_every_epoch() -> None:
+    """A minute before the first epoch, which takes 2 s where every other takes 1."""
+    clock = Clock()
+    progress = Progress(clock)
+    begin(progress)
+    clock.now = 62.0
+    progress.epoch("new", figures(0, seconds=2.0))
+    assert progress.seconds_left() == pytest.approx(19 * 2.0)
+    clock.now = 63.0
+    progress.epoch("new", figures(1, seconds=0.9))
+    assert progress.seconds_left() == pytest.approx(18 * 1.0)
+
+
+def test_what_was_there_already_does_not_make_the_machine_look_fast() -> None:
     clock = Clock()
     progress = Progress(clock)
     begin(progress)
     progress.members("new", 3, 3)
     assert progress.seconds_left() is None
-    clock.now = 10.0
-    progress.epoch("new", figures(4))
-    assert progress.seconds_left() == pytest.approx(30.0)
+    clock.now = 3.0
+    progress.epoch("new", figures(4, seconds=3.0))
+    assert progress.seconds_left() == pytest.approx(15 * 3.0)
+    clock.now = 60.0
+    assert progress.seconds_left() == 0
+
+
+def test_the_paragon_has_no_epochs_after_its_members() -> None:
+    clock = Clock()
+    progress = Progress(clock)
+    method = {"name": "paragon", "ensemble": {"members": 2, "train": {"epochs": 10}}}
+    progress.run_begins("runs/a", {"versions": [{"name": "new", "method": method, "train": {"epochs": 20}}]})
+    progress.version_begins("new", "paragon", 20)
+    progress.members("new", 0, 2)
+    clock.now = 7.0
+    progress.members("new", 1, 2)
+    assert progress.seconds_left() == pytest.approx(7.0)
 
 
 @pytest.mark.parametrize(("epochs", "lines"), [(7, 7), (MOST_LINES, MOST_LINES), (301, 28)])

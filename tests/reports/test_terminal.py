@@ -46,7 +46,7 @@ def test_it_tells_the_verdict_the_figures_the_places_and_the_gate_in_that_order(
     assert re.search(r"^gnu +142 ", text, re.MULTILINE)
     assert re.search(r"^country=it ", text, re.MULTILINE)
     worst = comparison.worst_flips[0]
-    assert re.search(rf"^{worst.id} +{worst.label} +{worst.old} → {worst.new} ", text, re.MULTILINE)
+    assert re.search(rf"^{worst.id} +{worst.label} → {worst.new} ", text, re.MULTILINE)
     assert re.search(r"^NO +max_class_nfr 10.00% +class=gnu flips at least", text, re.MULTILINE)
     assert re.search(r"^ok +max_churn 90.00%", text, re.MULTILINE)
 

@@ -107,3 +107,9 @@ def test_optimisers() -> None:
 def test_bad_recipes(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         Recipe(**options)
+
+
+def test_cycles_go_through_the_schedule_again() -> None:
+    once, thrice = Recipe(epochs=4, warmup=0.25), Recipe(epochs=12, warmup=0.25, cycles=3)
+    single = [rate(once, step, 40) for step in range(40)]
+    assert [rate(thrice, step, 120) for step in range(120)] == single * 3

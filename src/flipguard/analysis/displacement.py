@@ -12,7 +12,6 @@ from flipguard.types import InputError
 Floats = npt.NDArray[np.float64]
 _SIMULATED = 4000
 _BINS = 30
-_SHOWN = 120
 
 
 def drawn_norms(old: Floats, new: Floats, size: int, draws: int, seed: int = 0) -> Floats:
@@ -126,34 +125,3 @@ def _norms(
         facts["norm of the means' displacement"] = rest
         series.append(Series("of the means", (rest, rest), (0.0, max(series[-1].y)), colour=6, dashed=True))
     return tuple(series), facts
-
-
-def displacement_cloud(
-    old: Members, new: Members, *, samples: Sequence[int] = (0,), sizes: Sequence[int] = (1, 3), of: str = "logit"
-) -> Plot:
-    """A sample's displacement in two numbers, between singles and between ensembles: a panel for each sample.
-
-    ELODI (Zhao et al. 2024), Fig. 3d and 8; on two-dimensional features, Fig. 11d. Of logits the two classes are taken
-    that have the largest mean.
-    """
-    panels: list[Panel] = []
-    facts: dict[str, float] = {}
-    for sample in samples:
-        first, second = old.logits[:, sample], new.logits[:, sample]
-        pair = np.argsort(-(first.mean(axis=0) + second.mean(axis=0)))[:2] if of == "logit" else np.arange(2)
-        rng = np.random.default_rng(0)
-        name, series = str(old.ids[sample]), []
-        for size in sizes:
-            picks = [
-                np.stack([half[rng.choice(len(half), size, replace=False)].mean(axis=0) for _ in range(300)])
-                for half in (first, second)
-            ]
-            moved = (picks[1] - picks[0])[:, pair]
-            series.append(Series(f"{size}×", floats(moved[:_SHOWN, 0]), floats(moved[:_SHOWN, 1]), "points"))
-            fact = f"spread, {size}×" if len(samples) == 1 else f"spread, {size}×, {name}"
-            facts[fact] = float(moved.std(axis=0).mean())
-        axis = "class" if of == "logit" else of
-        panels.append(Panel(f"{axis} {pair[0]}", f"{axis} {pair[1]}", tuple(series), name, equal=True))
-    title = f"{of.capitalize()} displacement of a sample"
-    source = "ELODI Fig. 3d, 8" if of == "logit" else "ELODI Fig. 11d"
-    return Plot("displacement-cloud", title, source, tuple(panels), facts)

@@ -24,7 +24,7 @@ def draw(plot: Plot, path: str | Path) -> None:
         figures: Any = importlib.import_module("matplotlib.figure")
     except ModuleNotFoundError as error:
         raise MissingExtra(f"a picture needs {error.name}: pip install 'flipguard[demo]'") from error
-    columns = 2 if len(plot.panels) == 4 else min(len(plot.panels), _COLUMNS)
+    columns = plot.columns or (2 if len(plot.panels) == 4 else min(len(plot.panels), _COLUMNS))
     rows = -(-len(plot.panels) // columns)
     figure = figures.Figure(figsize=(4.2 * columns, 3.3 * rows + 0.3), layout="constrained")
     places = figure.subplots(rows, columns, squeeze=False).flat
@@ -60,7 +60,7 @@ def _panel(axes: Any, panel: Panel) -> None:
     if panel.y_log:
         axes.set_yscale("log")
     if panel.equal:
-        axes.set_aspect("equal", "datalim")
+        axes.set_aspect("equal", "box" if panel.series[0].kind == "density" else "datalim")
     if panel.ticks is not None:
         places = range(len(panel.ticks))
         axes.set_xticks(places, panel.ticks, rotation=30, ha="right", fontsize=8, parse_math=False)
@@ -68,7 +68,7 @@ def _panel(axes: Any, panel: Panel) -> None:
     else:
         axes.locator_params(axis="x", nbins=6)
     if len(panel.series) > 1:
-        for text in axes.legend(fontsize=8, frameon=False).get_texts():
+        for text in axes.legend(fontsize=8, frameon=False, handlelength=2.6).get_texts():
             text.set_parse_math(False)
 
 
@@ -106,6 +106,20 @@ def _cells(axes: Any, series: Series, colour: str) -> None:
         axes.text(x, y, text, ha="center", va="center", fontsize=8, color="white" if light else "black")
 
 
+def _density(axes: Any, series: Series, colour: str) -> None:
+    assert series.z is not None
+    width = len(series.x)
+    table = [series.z[start : start + width] for start in range(0, len(series.z), width)]
+    drawn = axes.contourf(
+        series.x, series.y, table, levels=[max(series.z) * (step or 0.25) / 8 for step in range(9)], cmap="Blues"
+    )
+    axes.axhline(0, color="#999999", linewidth=0.5)
+    axes.axvline(0, color="#999999", linewidth=0.5)
+    bar = axes.figure.colorbar(drawn, ax=axes, shrink=0.8, format="%.2g")
+    bar.set_label("density", fontsize=8)
+    bar.ax.tick_params(labelsize=7)
+
+
 def _points(axes: Any, series: Series, colour: str) -> None:
     if series.low is not None and series.high is not None:
         _ends(axes, series, colour, "")
@@ -131,4 +145,11 @@ def _ends(axes: Any, series: Series, colour: str, line: str) -> None:
     axes.errorbar(series.x, series.y, ends, color=colour, label=series.name, linestyle=line, **style)
 
 
-DRAWN = {"steps": _steps, "arrows": _arrows, "cells": _cells, "points": _points, "line": _line}
+DRAWN = {
+    "steps": _steps,
+    "arrows": _arrows,
+    "cells": _cells,
+    "density": _density,
+    "points": _points,
+    "line": _line,
+}

@@ -16,7 +16,8 @@ def ensemble_size(updates: Mapping[str, tuple[Members, Members]], *, sizes: Sequ
     """Error and negative flip rate against the number of members, old and new being ensembles: a curve per update.
 
     ELODI (Zhao et al. 2024), Fig. 2; PCT (Yan et al. 2021), Fig. 3. Members are dealt into disjoint ensembles; the
-    marks span all pairs of an old and a new one.
+    marks span all pairs of an old and a new one. Members of several architectures in turn (`members.mixed`) make the
+    heterogeneous ensembles of ELODI's figure.
     """
     errors: list[Series] = []
     flips: list[Series] = []
@@ -31,12 +32,16 @@ def ensemble_size(updates: Mapping[str, tuple[Members, Members]], *, sizes: Sequ
         flips.append(_spanned(f"{prefix}negative flips", sizes, rates, colour=colour))
         for size, rate, now in zip(sizes, rates, wrong[1], strict=True):
             facts[f"{prefix}NFR, {size}×"] = float(rate.mean())
+            facts[f"{prefix}spread of NFR, {size}×"] = float(rate.std())
             facts[f"{prefix}error, {size}×"] = float(now.mean())
     return Plot(
         "ensemble-size",
         "Error and flips against the size of the ensembles",
         "ELODI Fig. 2; PCT Fig. 3",
-        (Panel("members", "error", tuple(errors)), Panel("members", "negative flip rate", tuple(flips))),
+        (
+            Panel("members", "error", tuple(errors), x_whole=True),
+            Panel("members", "negative flip rate", tuple(flips), x_whole=True),
+        ),
         facts,
     )
 

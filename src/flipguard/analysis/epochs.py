@@ -18,9 +18,9 @@ SHOWN = {
 def flips_over_epochs(runs: Mapping[str, Sequence[FinishedRun]]) -> Plot:
     """Error, relative and plain negative flip rate at every epoch: PCT (Yan et al. 2021), Fig. 5.
 
-    A curve for each name and each of its versions that has a predecessor. Several runs of one name, such as seeds,
-    give their mean with the smallest and the largest value. Measured while they trained, on the validation part where
-    there was one, else on the test part.
+    A curve for each name and each of its versions that has a predecessor; an empty name leaves the version's. Several
+    runs of one name, such as seeds, give their mean with the smallest and the largest value. Measured while they
+    trained, on the validation part where there was one, else on the test part.
     """
     curves = {name: lines for group, each in runs.items() for name, lines in _curves(group, each).items()}
     if not curves:
@@ -42,7 +42,8 @@ def _curves(group: str, runs: Sequence[FinishedRun]) -> dict[str, list[list[dict
             lines = run.epochs(version)
             if lines and lines[-1].get("old") is not None:
                 found.setdefault(version, []).append(lines)
-    return {group if len(found) == 1 else f"{group} {version}": lines for version, lines in found.items()}
+    alone = group and len(found) == 1
+    return {group if alone else f"{group} {version}".strip(): lines for version, lines in found.items()}
 
 
 def _series(name: str, runs: Sequence[Sequence[Mapping[str, Any]]], field: str) -> Series:

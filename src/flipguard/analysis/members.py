@@ -50,6 +50,19 @@ class Members:
         return found
 
 
+def mixed(kinds: Sequence[Members]) -> Members:
+    """Members of several kinds in turn, as many of each: an ensemble of so many members has one of each kind."""
+    first, count = kinds[0], min(len(kind.logits) for kind in kinds)
+    if any(kind.ids != first.ids for kind in kinds):
+        raise InputError("members of several kinds need the same samples in the same order.")
+    return Members(
+        tuple(kind.names[place] for place in range(count) for kind in kinds),
+        first.ids,
+        first.label,
+        np.stack([kind.logits[place] for place in range(count) for kind in kinds]),
+    )
+
+
 def read_members(sources: Sequence[Any], *, like: Members | None = None, column: str | None = None) -> Members:
     """The members of an ensemble, aligned by id: with the first of them, or with `like`.
 

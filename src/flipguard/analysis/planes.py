@@ -33,9 +33,7 @@ def logit_members(old: Members, new: Members, *, size: int = 3, most: int = 6) -
 
     The samples of the two classes are those that the members, all in all, are least decided about.
     """
-    pair, rows = _shown(old, new, len(old.label))
-    together = np.concatenate([old.logits, new.logits])[:, rows][:, :, pair].mean(axis=0)
-    chosen = rows[np.argsort(np.abs(together[:, 0] - together[:, 1]))[:most]]
+    pair, chosen = _undecided(old, new, most)
     sides = {"old": old, "new": new}
     planes = {name: members.logits[:size, chosen][:, :, pair] for name, members in sides.items()}
     for members in sides.values():
@@ -44,7 +42,7 @@ def logit_members(old: Members, new: Members, *, size: int = 3, most: int = 6) -
         "logit-members",
         f"Two {size}× ensembles and their members",
         "ELODI Fig. 3c",
-        (Panel(*_axes("logit of class", pair), _around(planes), equal=True),),
+        (Panel(*_axes("logit of class", pair), _around(planes), f"{size}× and members", equal=True),),
         _spread(planes),
     )
 
@@ -104,6 +102,18 @@ def feature_arrows(old: Embedded, new: Embedded, *, sizes: Sequence[int] = (1, 3
     facts |= _spread(sides)
     title = "Features of three classes, old to new" if old.members.logits.shape[2] == 3 else "Features, old to new"
     return Plot("feature-arrows", title, "ELODI Fig. 11a–c", tuple(panels), facts)
+
+
+def least_decided(old: Members, new: Members) -> int:
+    """The sample of the two classes that all members together are least decided about."""
+    return int(_undecided(old, new, 1)[1][0])
+
+
+def _undecided(old: Members, new: Members, most: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Two classes, and the rows of their samples whose mean logits are closest."""
+    pair, rows = _shown(old, new, len(old.label))
+    together = np.concatenate([old.logits, new.logits])[:, rows][:, :, pair].mean(axis=0)
+    return pair, rows[np.argsort(np.abs(together[:, 0] - together[:, 1]))[:most]]
 
 
 def _axes(name: str, pair: npt.NDArray[np.int64]) -> tuple[str, str]:

@@ -1,13 +1,16 @@
-"""What the folder of a finished run holds for a figure or a report, read without torch."""
+"""What the folder of a finished run holds for a figure, a report or a tracker, read without torch."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from flipguard.comparison import Comparison
 from flipguard.predictions import read_predictions
-from flipguard.releases.folder import EARLIER, METRICS, PREDICTIONS, SPEC, Metrics
+from flipguard.releases.folder import EARLIER, METRICS, PREDICTIONS, RUN, SPEC, Metrics, deciding, read_json
+from flipguard.releases.tracking import simple
 from flipguard.releases.yaml_text import parse_yaml
 from flipguard.types import InputError
 
@@ -53,9 +56,31 @@ class FinishedRun:
         files = [*self.chain, *(self.update if len(self.versions) > 1 else ())]
         return len({read_predictions(file).fingerprint for file in files}) == 1
 
+    @cached_property
+    def comparison(self) -> Comparison:
+        """What the last update came to, with the gate's verdict."""
+        path = self.path / "comparison.json"
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise InputError(f"{path} cannot be read: {' '.join(str(error).split())}.") from error
+        if not isinstance(found, list) or not found:
+            raise InputError(f"{self.path} compares nothing: a run that is logged has an old version and a new one.")
+        return Comparison.model_validate(found[-1])
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Everything that decides what the run gives, by dotted names."""
+        return {key: simple(value) for key, value in deciding(self.spec).items()}
+
     def epochs(self, version: str) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl, in order; none for a version that was not trained here."""
         return Metrics(self.home(version) / METRICS).lines
+
+    @property
+    def measured_epochs(self) -> bool:
+        """Whether flips were measured while a version was trained: one that has a predecessor."""
+        return any(line.get("old") is not None for version in self.versions for line in self.epochs(version)[-1:])
 
     def setting(self, key: str) -> float:
         """The number that a dotted key of the last version has in the spec, such as method.alpha."""
@@ -84,6 +109,20 @@ def read_run(path: str | Path) -> FinishedRun:
     names = [str(version["name"]) for version in listed]
     there = tuple(name for name in names if (path / "versions" / name / PREDICTIONS / TEST).is_file())
     return FinishedRun(path, spec, there)
+
+
+def read_finished(path: str | Path) -> FinishedRun:
+    """The run of a folder, if it is finished and has an update to tell of."""
+    path = Path(path)
+    if not (path / RUN).is_file() or not is_run(path):
+        raise InputError(f"{path} is no run folder: flipguard train writes one, with {SPEC} and {RUN}.")
+    status = read_json(path / RUN).get("status")
+    if status != "finished":
+        raise InputError(f"the run in {path} is {status}: let flipguard train finish it first.")
+    run = read_run(path)
+    # Read now, so that a folder that cannot tell of its update is refused before anything is logged of it.
+    assert run.comparison is not None
+    return run
 
 
 def read_runs(path: str | Path) -> list[FinishedRun]:

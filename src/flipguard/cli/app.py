@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from flipguard._version import __version__
-from flipguard.cli import compare, demo, export, figure, matrix, methods, predict, report, rewrite, schema, train
+from flipguard.cli import bench, compare, demo, export, figure, matrix, methods, predict, report, rewrite, schema, train
 from flipguard.cli.shell import ClusterFirst, OneLineErrors, SeveralValues
 
 app = typer.Typer(
@@ -25,6 +25,7 @@ app.command(name="schema", epilog=schema.EPILOG)(schema.schema)
 app.command(name="train", epilog=train.EPILOG)(train.train)
 app.command(name="predict", cls=SeveralValues, epilog=predict.EPILOG)(predict.predict)
 app.command(name="export", epilog=export.EPILOG)(export.export)
+app.command(name="bench", epilog=bench.EPILOG)(bench.bench)
 app.command(name="methods", epilog=methods.EPILOG)(methods.methods)
 app.command(name="demo", epilog=demo.EPILOG)(demo.demo)
 

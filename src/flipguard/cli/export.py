@@ -33,17 +33,24 @@ def export(
         typer.Option(metavar="KEY=VALUE…|SPEC", help="The data to check it on. Default: the run's own."),
     ] = None,
     rows: Annotated[int, typer.Option(min=2, help="Samples of the test part to check it on.")] = 256,
+    normalisation_inside: Annotated[
+        bool,
+        typer.Option("--normalisation-inside", help="Let the graph normalise: it then takes pixels from 0 to 1."),
+    ] = False,
     trust: o.Trust = False,
     debug: o.Debug = False,
 ) -> int:
     """Write a release's plain network for other programs, and check that it says what the run says.
 
-    FILE.json beside it tells the classes, the inputs and how they are normalised. Exit status: 0 done, 2 bad input.
+    FILE.json beside it tells the classes, and what the inputs must be; a tokenizer is written beside it, too. Exit
+    status: 0 done, 2 bad input.
     """
     check_outputs({"--out": out}, [])
     room = with_torch("flipguard.releases.export", "the export", "train")
     release, split, said = _found(run, version, data, trust=trust)
-    found = room.export_release(release, split, format=format, path=out, said=said, rows=rows)
+    found = room.export_release(
+        release, split, format=format, path=out, said=said, rows=rows, normalisation_inside=normalisation_inside
+    )
     from flipguard.reports.wording import clean
 
     say(
@@ -62,7 +69,8 @@ def _found(run: str, version: str | None, data: list[str] | None, *, trust: bool
     home = releases.version_home(Path(run), version)
     plan = _own_data(home) if data is None else import_module("flipguard.spec.training").read_data_plan(data)
     said = None if data else read_predictions(home / "predictions" / "test.parquet")
-    return releases.load_release(run, version, trust=trust), material.load(plan).part("test"), said
+    release = releases.load_release(run, version, trust=trust)
+    return release, material.load(plan, encoder=release.encoder).part("test"), said
 
 
 def _own_data(home: Path) -> Any:

@@ -184,11 +184,11 @@ def _norms(sources: Sources) -> "Plot":
     return displacement_norms(old, new, centred=sources.same, of=_of(sources), **chosen)
 
 
-def _cloud(sources: Sources) -> "Plot":
-    from flipguard.analysis.displacement import displacement_cloud
+def _density(sources: Sources) -> "Plot":
+    from flipguard.analysis.density import displacement_density
 
     old, new = sources.members()
-    return displacement_cloud(old, new, of=_of(sources), **sources.chosen_sizes(), **sources.chosen_samples(old))
+    return displacement_density(old, new, of=_of(sources), **sources.chosen_sizes(), **sources.chosen_samples(old))
 
 
 def _of(sources: Sources) -> str:
@@ -239,31 +239,27 @@ def _line(sources: Sources) -> "Plot":
 
 def _two_class(sources: Sources) -> "Plot":
     train = with_torch("flipguard.analysis.trained", "the two-class example", "train").digit_members
-    from flipguard.analysis.planes import logit_arrows, logit_members
+    from flipguard.analysis.density import displacement_density
+    from flipguard.analysis.planes import least_decided, logit_arrows, logit_members
+    from flipguard.analysis.plots import joined
 
     old, new = (train(12, width=8, digits=(3, 8), rows=20, seed=seed) for seed in (0, 1000))
     arrows, around = logit_arrows(old, new, **sources.chosen_sizes()), logit_members(old, new)
-    return joined("two-class", "Two-class logits, old to new", "ELODI Fig. 3a–c", [arrows, around])
+    density = displacement_density(old, new, samples=(least_decided(old, new),), **sources.chosen_sizes())
+    return joined("two-class", "Two-class logits, old to new", "ELODI Fig. 3", [arrows, around, density])
 
 
 def _three_class(sources: Sources) -> "Plot":
     train = with_torch("flipguard.analysis.trained", "the three-class example", "train").digit_embeddings
-    from flipguard.analysis.displacement import displacement_cloud
+    from flipguard.analysis.density import displacement_density
     from flipguard.analysis.planes import feature_arrows
+    from flipguard.analysis.plots import joined
 
     chosen: dict[str, Any] = {"digits": ("3", "5", "8"), "per_class": 20, "epochs": 60}
     old, new = (train(12, seed=seed, **chosen) for seed in (0, 1000))
-    cloud = displacement_cloud(old.as_members(), new.as_members(), of="feature")
-    plots = [feature_arrows(old, new, **sources.chosen_sizes()), cloud]
+    density = displacement_density(old.as_members(), new.as_members(), of="feature")
+    plots = [feature_arrows(old, new, **sources.chosen_sizes()), density]
     return joined("three-class", "Two-dimensional features of three classes, old to new", "ELODI Fig. 11", plots)
-
-
-def joined(name: str, title: str, source: str, plots: "list[Plot]") -> "Plot":
-    """Several plots' panels as one figure."""
-    from flipguard.analysis.plots import Plot
-
-    facts = {fact: value for plot in plots for fact, value in plot.facts.items()}
-    return Plot(name, title, source, tuple(panel for plot in plots for panel in plot.panels), facts)
 
 
 FIGURES: dict[str, Callable[[Sources], "Plot"]] = {
@@ -279,7 +275,7 @@ FIGURES: dict[str, Callable[[Sources], "Plot"]] = {
     "logit-members": _logit_members,
     "feature-arrows": _feature_arrows,
     "displacement-norms": _norms,
-    "displacement-cloud": _cloud,
+    "displacement-density": _density,
     "entropy": _entropy,
     "confidence": _confidence,
     "churn": _churn,

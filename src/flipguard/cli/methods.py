@@ -47,6 +47,6 @@ def methods(
 
 
 def _table(cards: Any) -> Any:
-    from flipguard.reports.demo import methods_report
+    from flipguard.reports.demo import MethodsReport
 
-    return methods_report(cards)
+    return MethodsReport(cards)

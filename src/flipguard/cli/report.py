@@ -21,6 +21,8 @@ EPILOG = """Examples:
 
   flipguard report old.parquet new.parquet --images photos/ --noise copy1.parquet copy2.parquet
 
+  flipguard report old.parquet new.parquet --figures ensemble_size.json
+
   flipguard report v3.parquet v4.parquet --chain v1.parquet v2.parquet --candidates other.parquet
 
   flipguard report old.parquet new.parquet --data cifar100 --data-dir ~/data"""
@@ -52,6 +54,9 @@ def report(
         list[str] | None, _look("--candidates", "Other new models, set against the same OLD.", "FILE…")
     ] = None,
     chain: Annotated[list[str] | None, _look("--chain", "The versions before OLD, the oldest first.", "FILE…")] = None,
+    figures: Annotated[
+        list[str] | None, _look("--figures", "Show figures: .json files of flipguard figure.", "FILE…")
+    ] = None,
     max_flips: Annotated[
         int | None, _look("--max-flips", "How many flips the page holds. Default: 20000.", "NUMBER")
     ] = None,
@@ -61,13 +66,14 @@ def report(
 
     The page is one file: it works from disk, without a network, on a phone and on paper.
 
-    Of a run folder the last version is compared with the one before; those before it are the chain.
+    Of a run folder the last version is compared with the one before; those before it are the chain, and what was
+    measured at every epoch is a figure.
 
     Exit status: 0 written, 2 bad input. What the gate says stands on the page; `compare` turns it into an exit status.
     """
     given = _sides(together(locals()))
     sources = [str(given["old"]), str(given["new"]), *named_files(given)]
-    sources += [str(file) for name in ("candidates", "chain") for file in given[name] or ()]
+    sources += [str(file) for name in ("candidates", "chain", "figures") for file in given[name] or ()]
     check_outputs({"--out": out}, sources)
     options, notes = comparison_options(given)
     options["gate"] = _gate(given["gate"], options["gate"], notes)
@@ -82,6 +88,7 @@ def report(
 
 def _sides(given: dict[str, Any]) -> dict[str, Any]:
     """The options with both sides as files; those of a run folder come from its versions, as does its gate."""
+    from flipguard.analysis.epochs import flips_over_epochs
     from flipguard.analysis.runs import is_run, read_run
 
     old, new = given["old"], given["new"]
@@ -93,10 +100,11 @@ def _sides(given: dict[str, Any]) -> dict[str, Any]:
             "an option with a flag of its own."
         )
     if new is not None:
-        return {**given, "gate": None}
+        return {**given, "gate": None, "trained": ()}
     run = read_run(old)
     before, after = run.update
     found = {"old": before, "new": after, "chain": given["chain"] or run.chain, "gate": run.spec.get("gate")}
+    found["trained"] = [flips_over_epochs({"": [run]})] if run.measured_epochs else []
     if not run.same_test:
         found["on_missing"] = given["on_missing"] or "drop"
     return {**given, **found}
@@ -123,6 +131,7 @@ def _page(given: dict[str, Any], options: dict[str, Any], notes: list[str]) -> t
         show=given["show"],
         candidates=given["candidates"] or (),
         chain=given["chain"] or (),
+        figures=[*(given["figures"] or ()), *given["trained"]],
         max_flips=MAX_FLIPS if given["max_flips"] is None else given["max_flips"],
         command=command_line(),
     )

@@ -1,6 +1,7 @@
 """`flipguard train SPEC`."""
 
 import sys
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from signal import SIGHUP, SIGINT, SIGTERM
@@ -12,7 +13,7 @@ from flipguard.cli import options as o
 from flipguard.cli.demo import with_torch
 from flipguard.cli.outputs import STDOUT, check_outputs, deliver, say
 from flipguard.cli.shell import REFUSED, complain, without_terminal
-from flipguard.types import MissingExtra
+from flipguard.types import InputError, MissingExtra
 
 if TYPE_CHECKING:
     from flipguard.comparison.result import Matrix
@@ -24,7 +25,9 @@ EPILOG = """Examples:
 
   flipguard train recipes/digits_update.yaml train.epochs=3 method.alpha=0.9 --out runs/trial
 
-  flipguard train update.yaml --device cuda --track tensorboard --json run.json"""
+  flipguard train update.yaml --device cuda --track tensorboard --json run.json
+
+  flipguard train update.yaml seed=[0,1,2] --on ray"""
 STOPPED = {SIGINT: "interrupted", SIGTERM: "told to end", SIGHUP: "the terminal was closed"}
 
 
@@ -37,6 +40,12 @@ def train(
         str | None, typer.Option(metavar="FOLDER", help="The run folder. Default: runs/ and the spec's name.")
     ] = None,
     device: Annotated[str | None, typer.Option(metavar="NAME", help="cpu, cuda, cuda:1, or auto.")] = None,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ray|ADDRESS", help="Spread members and seeds over a Ray cluster: a local one, or its address."
+        ),
+    ] = None,
     track: Annotated[
         str | None, typer.Option(metavar="tensorboard|mlflow|wandb", help="Log every epoch to a tracker.")
     ] = None,
@@ -64,6 +73,7 @@ def train(
     wanted = read_training_spec(spec, changes or [])
     folder = Path(out) if out is not None else Path("runs") / Path(spec).stem
     releases = with_torch("flipguard.releases.run", "training", "train")
+    train = releases.train if on is None else _on_cluster(on, alone=releases.alone())
     if not releases.leads():
         # A launcher's first process speaks for all.
         if not dry_run:
@@ -75,7 +85,7 @@ def train(
     signals = import_module("flipguard.training.signals")
     try:
         with signals.heeded():
-            outcome = releases.train(wanted, folder, listener=listener, device=device, trust=trust, repair=repair)
+            outcome = train(wanted, folder, listener=listener, device=device, trust=trust, repair=repair)
     except signals.Stopped as stop:
         listener.close()
         if stop.number == SIGHUP:
@@ -87,6 +97,15 @@ def train(
     _write_reports(outcome)
     deliver({json: lambda: _json(outcome)}, lambda: _table(outcome), plain=plain)
     return REFUSED if outcome.passed is False else 0
+
+
+def _on_cluster(on: str, *, alone: bool) -> Any:
+    """`train`, with the work done by a cluster, which is looked for when there is work."""
+    cluster = with_torch("flipguard.integrations.ray", "training on a cluster", "ray")
+    if not alone:
+        raise InputError("--on spreads the work by itself: start the command without a launcher.")
+    spread = import_module("flipguard.releases.spread")
+    return partial(spread.train_on, partial(cluster.connected, on))
 
 
 def _dry_run(releases: Any, wanted: "TrainSpec", folder: Path, *, device: str | None, trust: bool) -> int:

@@ -11,8 +11,9 @@ from flipguard.data.growth import Growth, class_places, draw_growth, grown
 from flipguard.data.load import DATA, data_options, load_data
 from flipguard.data.randomness import random_bits, random_normal, random_order, random_uniform
 from flipguard.data.resident import ResidentBatches
+from flipguard.data.shards import ShardImages
 from flipguard.data.splits import split_validation, subset
-from flipguard.data.text import encode_text
+from flipguard.data.text import encode_text, encoded_by
 
 __all__ = [
     "CORRUPTIONS",
@@ -25,6 +26,7 @@ __all__ = [
     "Growth",
     "ImageFiles",
     "ResidentBatches",
+    "ShardImages",
     "Split",
     "WordEncoder",
     "class_places",
@@ -32,6 +34,7 @@ __all__ = [
     "data_options",
     "draw_growth",
     "encode_text",
+    "encoded_by",
     "grown",
     "in_memory",
     "load_data",

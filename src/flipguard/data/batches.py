@@ -23,7 +23,7 @@ class Batches:
 
     `shard` is (rank, world): each process takes every world-th row of each batch, so that together they see the batches
     of one process. `epochs` is the length of training, from which a batch's progress is computed. Image files are
-    decoded by `workers` processes, with random crops when there is an augmentation.
+    decoded by `workers` processes, by default as many as the data says, with random crops if there is an augmentation.
 
     >>> split = Split(torch.zeros(5, 2), torch.tensor([0, 1, 0, 1, 0]), torch.arange(5).numpy())
     >>> [batch.index.tolist() for batch in Batches(split, 2)]
@@ -50,7 +50,7 @@ class Batches:
     dtype: torch.dtype = torch.float32
     channels_last: bool = False
     shard: tuple[int, int] = (0, 1)
-    workers: int = 0
+    workers: int | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.split.x, tuple):

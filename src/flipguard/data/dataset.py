@@ -47,7 +47,8 @@ class Split:
     `x` holds images, uint8 (N, C, H, W); features, float32 (N, D); a dict of tensors (N, …), as tokenizers give; raw
     texts, a tuple of N strings, until they are encoded; or image files that are decoded while training. `y` holds class
     codes, int64 (N,), -1 where a sample has no class. `ids` (N,) are integers or strings, unique and the same in every
-    run, so that prediction files can be joined on them. `slices` are further columns (N,).
+    run, so that prediction files can be joined on them. `slices` are further columns (N,). `texts` are what encoded
+    texts were before, for a network that knows them by another tokenizer.
 
     >>> split = Split(torch.zeros(3, 2), torch.tensor([0, 1, 0]), np.array(["a", "b", "c"]))
     >>> split.select([2, 0]).ids.tolist()
@@ -58,6 +59,7 @@ class Split:
     y: Tensor
     ids: npt.NDArray[Any]
     slices: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    texts: Texts | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "ids", np.asarray(self.ids))
@@ -76,7 +78,8 @@ class Split:
         """The given rows, in the given order."""
         rows = torch.as_tensor(rows, dtype=torch.int64).cpu()
         columns = {name: column[rows.numpy()] for name, column in self.slices.items()}
-        return Split(_take(self.x, rows), self.y[rows.to(self.y.device)], self.ids[rows.numpy()], columns)
+        texts = None if self.texts is None else tuple(self.texts[row] for row in rows.tolist())
+        return Split(_take(self.x, rows), self.y[rows.to(self.y.device)], self.ids[rows.numpy()], columns, texts)
 
     def to(self, device: "torch.device | str") -> "Split":
         """The same rows with the tensors on a device. Texts and files stay where they are."""

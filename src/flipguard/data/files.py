@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -29,14 +29,14 @@ def pillow() -> Any:
         raise MissingExtra("reading image files needs Pillow: pip install 'flipguard[images]'") from error
 
 
-def open_image(path: Path, *, max_pixels: int = MAX_PIXELS) -> Any:
+def open_image(source: "Path | BinaryIO", *, name: str | None = None, max_pixels: int = MAX_PIXELS) -> Any:
     """A decoded RGB Pillow image. Unreadable, truncated and oversized files are an error that names the file."""
-    image_module = pillow()
+    image_module, path = pillow(), name or source
     try:
         with warnings.catch_warnings():
             # Pillow warns of sizes near its own limit; here they are refused.
             warnings.simplefilter("ignore", image_module.DecompressionBombWarning)
-            image = image_module.open(path)
+            image = image_module.open(source)
         with image:
             width, height = image.size
             if width * height > max_pixels:
@@ -81,6 +81,8 @@ class ImageFiles:
     resize: int
     scale: tuple[float, float] = (0.08, 1.0)
     max_pixels: int = MAX_PIXELS
+    workers: int = 0
+    """Processes that decode ahead of training and predicting, unless a caller asks for another number."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.size <= self.resize:
@@ -92,9 +94,13 @@ class ImageFiles:
     def select(self, rows: Sequence[int]) -> "ImageFiles":
         return replace(self, names=tuple(self.names[row] for row in rows))
 
+    def open(self, row: int) -> Any:
+        """One image as it is stored, a decoded Pillow image."""
+        return open_image(self.folder / self.names[row], max_pixels=self.max_pixels)
+
     def decode(self, row: int, *, uniform: Sequence[float] | None = None) -> npt.NDArray[np.uint8]:
         """One image, uint8 (3, size, size); `uniform`, four numbers in [0, 1), places a random crop."""
-        image = open_image(self.folder / self.names[row], max_pixels=self.max_pixels)
+        image = self.open(row)
         width, height = image.size
         if uniform is None:
             side = min(width, height) * self.size / self.resize
@@ -114,9 +120,10 @@ class ImageFiles:
         return torch.from_numpy(np.stack([self.decode(row, uniform=u) for row, u in zip(rows, uniform, strict=True)]))
 
     def stream(
-        self, batches: Sequence[Sequence[int]], *, seed: int | None = None, epoch: int = 0, workers: int = 0
+        self, batches: Sequence[Sequence[int]], *, seed: int | None = None, epoch: int = 0, workers: int | None = None
     ) -> Iterator[Tensor]:
         """The images of each batch of rows in turn, decoded by worker processes ahead of time."""
+        workers = self.workers if workers is None else workers
         loader = torch.utils.data.DataLoader(
             _Decoder(self, batches, seed, epoch),
             batch_size=None,

@@ -49,7 +49,8 @@ def load_image_folder(
 ) -> DataSet:
     """train/CLASS/… and test/CLASS/… (or val/CLASS/…, which is the validation part when there is a test folder too).
 
-    Images stay on disk and are decoded to size × size while training; `memory` decodes them all at once. `resize` is
+    Images stay on disk and are decoded to size × size while training, by `workers` processes ahead of it; `memory`
+    decodes them all at once. `resize` is
     the length of the shorter side before the centre is cut, by default 256/224 of `size`. Ids are relative paths. Every
     class must have training images, and test images unless `allow_missing_classes` is set.
     """
@@ -60,7 +61,7 @@ def load_image_folder(
     classes = tuple(sorted(path.name for path in train.iterdir() if path.is_dir() and not path.name.startswith(".")))
     if not classes:
         raise InputError(f"{train} has no class folders.")
-    shape = ImageFiles(root, (), size, resize or round(size * 256 / 224), max_pixels=max_pixels)
+    shape = ImageFiles(root, (), size, resize or round(size * 256 / 224), max_pixels=max_pixels, workers=workers)
     splits = [_class_folders(train, classes, shape, complete=True)]
     splits += [_class_folders(place, classes, shape, complete=not allow_missing_classes) for place in others[:2]]
     data = DataSet(
@@ -113,7 +114,7 @@ def load_tiny_imagenet(root: Path, *, memory: bool = True, workers: int = 0, wor
     """
     folder = root / "tiny-imagenet-200" if (root / "tiny-imagenet-200").is_dir() else root
     wnids = tuple(_read_lines(folder / "wnids.txt"))
-    shape = ImageFiles(folder, (), 64, 64, scale=(0.25, 1.0))
+    shape = ImageFiles(folder, (), 64, 64, scale=(0.25, 1.0), workers=workers)
     train = _class_folders(folder / "train", wnids, shape, complete=True) if (folder / "train").is_dir() else None
     if train is None:
         raise InputError(f"{folder} has no folder train.")

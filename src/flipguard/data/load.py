@@ -15,6 +15,7 @@ from flipguard.data.idx import load_idx
 from flipguard.data.mosaic import load_mosaic
 from flipguard.data.npz import load_npz
 from flipguard.data.scikit import load_sklearn
+from flipguard.data.shards import load_webdataset
 from flipguard.data.svhn import load_svhn
 from flipguard.data.table import load_table
 from flipguard.data.text import build_encoder, encode_text, load_ag_news, load_clinc150
@@ -34,6 +35,7 @@ DATA: dict[str, Callable[..., DataSet]] = {
     "npz": load_npz,
     "table": load_table,
     "mosaic": load_mosaic,
+    "webdataset": load_webdataset,
 }
 """Loaders by name. Each takes the data folder first, when it needs one, and then options by keyword."""
 
@@ -53,7 +55,7 @@ def load_data(spec: str | Mapping[str, Any], *, folder: "Path | str | None" = No
     >>> load_data("cifar")
     Traceback (most recent call last):
     ...
-    flipguard.types.InputError: unknown data set 'cifar'; did you mean cifar10? Known: ag-news, cifar10, cifar100, clinc150, digits, image-folder, mnist-idx, mosaic, npz, sklearn, svhn, table, tiny-imagenet.
+    flipguard.types.InputError: unknown data set 'cifar'; did you mean cifar10? Known: ag-news, cifar10, cifar100, clinc150, digits, image-folder, mnist-idx, mosaic, npz, sklearn, svhn, table, tiny-imagenet, webdataset.
     """  # noqa: E501
     options = _options(spec)
     name = options.pop("name", None)

@@ -44,7 +44,27 @@ def _encode_split(split: Split, *, encode: Callable[[list[str]], Mapping[str, Te
     longest = max(map(len, split.x), default=0)
     if longest > MOST_CHARACTERS:
         raise InputError(f"a text has {longest:,} characters; texts of more than {MOST_CHARACTERS:,} are refused.")
-    return replace(split, x=dict(encode(list(split.x))))
+    return replace(split, x=dict(encode(list(split.x))), texts=split.x)
+
+
+def encoded_by(data: DataSet, encoder: Encoder) -> DataSet:
+    """The data set with its texts as another encoder gives them: a network knows no tokens but its own.
+
+    Tensors that came about otherwise are taken as they are.
+    """
+    if isinstance(data.train.x, tuple):
+        return encode_text(data, encoder)
+    if data.encoder is None or data.encoder is encoder or data.encoder.fingerprint() == encoder.fingerprint():
+        return data
+    return encode_text(data.map(_raw), encoder)
+
+
+def _raw(split: Split) -> Split:
+    if split.texts is None:
+        raise InputError(
+            "the texts were encoded by another tokenizer than the network's, and are not there themselves."
+        )
+    return replace(split, x=split.texts, texts=None)
 
 
 def build_encoder(data: DataSet, options: Mapping[str, Any]) -> Encoder:

@@ -9,7 +9,8 @@ from flipguard.ensembles.joint import JointStudent, StaleStudent
 from flipguard.ensembles.perturbations import Perturbation, as_perturbation
 from flipguard.ensembles.prefetched import Prefetched, prefetchable
 from flipguard.ensembles.quick import QuickReference, quickened
-from flipguard.ensembles.references import CachedReference, NetworkReference, extract_logits
+from flipguard.ensembles.references import CachedReference, NetworkReference, OwnInputs, extract_logits
+from flipguard.ensembles.spread import SpreadReference
 from flipguard.ensembles.students import SingleStudent, decay_groups
 from flipguard.ensembles.tempered import Tempered
 
@@ -22,10 +23,12 @@ __all__ = [
     "JointStudent",
     "MovingAverage",
     "NetworkReference",
+    "OwnInputs",
     "Perturbation",
     "Prefetched",
     "QuickReference",
     "SingleStudent",
+    "SpreadReference",
     "StaleStudent",
     "Tempered",
     "as_perturbation",

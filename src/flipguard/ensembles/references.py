@@ -1,6 +1,6 @@
 """The old model, a deep ensemble, or logits that were computed once: one interface, no gradients into any weight."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -66,6 +66,48 @@ class NetworkReference(nn.Module):
         states = [{**dict(n.named_parameters()), **dict(n.named_buffers())} for n in self.networks]
         drawn = {name: torch.stack([s[name] for s in states]).index_select(0, which)[0] for name in states[0]}
         return functional_call(self.networks[0], drawn, (batch.x,))
+
+
+class OwnInputs(NetworkReference):
+    """Networks that know the samples by other inputs than the student's, as texts under a tokenizer of their own.
+
+    `inputs` are a network's own over the whole training set, (N, …) by name, in which a batch's rows are looked up;
+    None for a network that takes the student's.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        networks: Sequence[nn.Module],
+        inputs: Sequence[Mapping[str, Tensor] | None],
+        *,
+        classes: tuple[int, ...] | None = None,
+    ) -> None:
+        super().__init__(name, networks, classes=classes)
+        self._names = [() if own is None else tuple(own) for own in inputs]
+        for place, own in enumerate(inputs):
+            for key, tensor in (own or {}).items():
+                self.register_buffer(f"input_{place}_{key}", tensor, persistent=False)
+
+    def forward(self, batch: Batch, *, features: bool = False) -> Output:
+        """Logits (M, B, C')."""
+        inputs = [self._rows(place, batch) for place in range(self.members)]
+        if not features:
+            return Output(stacked([n(x) for n, x in zip(self.networks, inputs, strict=True)], self.name))
+        pairs = zip(self.networks, inputs, strict=True)
+        found, logits = zip(*(features_and_logits(network, x) for network, x in pairs), strict=True)
+        together = torch.stack(found) if len({f.shape for f in found}) == 1 else None
+        return Output(stacked(logits, self.name), together)
+
+    def chosen(self, batch: Batch, which: Tensor) -> Tensor:
+        """One member's logits (B, C'), by its index in a tensor (1,)."""
+        return self(batch).logits.index_select(0, which)[0]
+
+    def _rows(self, place: int, batch: Batch) -> "Tensor | dict[str, Tensor]":
+        names = self._names[place]
+        if not names:
+            return batch.x
+        return {name: self.get_buffer(f"input_{place}_{name}")[batch.index] for name in names}
 
 
 def _are_alike(networks: Sequence[nn.Module]) -> bool:

@@ -1,28 +1,15 @@
 """What trackers are told: a comparison's figures and reports, a run folder's epochs, whether it may be registered."""
 
-import json
 import shutil
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from flipguard.analysis.runs import FinishedRun
 from flipguard.comparison import Comparison
 from flipguard.comparison.result import Figure
-from flipguard.releases.folder import (
-    CARD,
-    EARLIER,
-    METRICS,
-    MODEL,
-    PREDICTIONS,
-    RUN,
-    SPEC,
-    Metrics,
-    deciding,
-    read_json,
-)
-from flipguard.releases.tracking import epoch_numbers, simple
-from flipguard.releases.yaml_text import parse_yaml
+from flipguard.releases.folder import CARD, EARLIER, METRICS, MODEL, PREDICTIONS
+from flipguard.releases.tracking import epoch_numbers
 from flipguard.reports.junit import comparison_junit
 from flipguard.reports.markdown import comparison_markdown
 from flipguard.types import FlipguardError, InputError
@@ -82,79 +69,36 @@ def write_reports(comparison: Comparison, folder: Path) -> list[Path]:
     return [folder / name for name in texts]
 
 
-@dataclass(frozen=True)
-class FinishedRun:
-    """A run folder whose versions are all there, and what its last update came to."""
-
-    folder: Path
-    spec: Mapping[str, Any]
-    versions: tuple[str, ...]
-    comparison: Comparison
-
-    @classmethod
-    def read(cls, folder: str | Path) -> "FinishedRun":
-        folder = Path(folder)
-        if not (folder / RUN).is_file() or not (folder / SPEC).is_file():
-            raise InputError(f"{folder} is no run folder: flipguard train writes one, with {SPEC} and {RUN}.")
-        status = read_json(folder / RUN).get("status")
-        if status != "finished":
-            raise InputError(f"the run in {folder} is {status}: let flipguard train finish it first.")
-        spec = parse_yaml((folder / SPEC).read_text(encoding="utf-8"), str(folder / SPEC))
-        versions = tuple(str(version["name"]) for version in spec["versions"])
-        found = _compared(folder / "comparison.json")
-        if not found:
-            raise InputError(f"{folder} compares nothing: a run that is logged has an old version and a new one.")
-        return cls(folder, spec, versions, Comparison.model_validate(found[-1]))
-
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """Everything that decides what the run gives, by dotted names."""
-        return {key: simple(value) for key, value in deciding(self.spec).items()}
-
-    def epochs(self) -> Iterator[tuple[int, dict[str, float]]]:
-        """Each epoch's figures and its step, counted through the versions in order."""
-        step = 0
-        for name in self.versions:
-            for line in Metrics(self.folder / "versions" / name / METRICS).lines:
-                yield step, epoch_numbers(name, line)
-                step += 1
-
-    def page(self, out: Path) -> Path:
-        """The report of the last update."""
-        from flipguard.reports.html.page import report
-
-        new = self.folder / "versions" / self.versions[-1]
-        again = new / EARLIER / f"{self.versions[-2]}.parquet"
-        before = self.folder / "versions" / self.versions[-2] / PREDICTIONS / "test.parquet"
-        gate = self.spec.get("gate")
-        report(
-            again if again.exists() else before, new / PREDICTIONS / "test.parquet", out, on_missing="drop", gate=gate
-        )
-        return out
-
-    def release(self, into: Path) -> Path:
-        """A copy of what it takes to use the last version: weights, model.json, a tokenizer; no predictions.
-
-        The gate must have passed it, and no other version.
-        """
-        require_passed(self.comparison)
-        home = self.folder / "versions" / self.versions[-1]
-        if (
-            self.comparison.new.version != self.versions[-1]
-            or not (home / MODEL).is_file()
-            or not (home / CARD).is_file()
-        ):
-            raise InputError(
-                f"{home} has no network that the run's comparison speaks of: there is nothing to register."
-            )
-        left = shutil.ignore_patterns(PREDICTIONS, EARLIER, METRICS, ".*")
-        return Path(shutil.copytree(home, into, ignore=left))
+def counted_epochs(run: FinishedRun) -> Iterator[tuple[int, dict[str, float]]]:
+    """Each epoch's figures and its step, counted through the versions in order."""
+    step = 0
+    for name in run.versions:
+        for line in run.epochs(name):
+            yield step, epoch_numbers(name, line)
+            step += 1
 
 
-def _compared(path: Path) -> list[Any]:
+def page_of(run: FinishedRun, out: Path) -> Path:
+    """The report of the last update, as `flipguard report RUN` writes it."""
+    from flipguard.analysis.epochs import flips_over_epochs
+    from flipguard.reports.html.page import report
 
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read: {' '.join(str(error).split())}.") from error
-    return found if isinstance(found, list) else []
+    old, new = run.update
+    options: dict[str, Any] = {"gate": run.spec.get("gate"), **({} if run.same_test else {"on_missing": "drop"})}
+    figures = [flips_over_epochs({"": [run]})] if run.measured_epochs else []
+    report(old, new, out, chain=run.chain, figures=figures, **options)
+    return out
+
+
+def release_of(run: FinishedRun, into: Path) -> Path:
+    """A copy of what it takes to use the last version: weights, model.json, a tokenizer; no predictions.
+
+    The gate must have passed it, and no other version.
+    """
+    require_passed(run.comparison)
+    last = run.versions[-1]
+    home = run.home(last)
+    if run.comparison.new.version != last or not (home / MODEL).is_file() or not (home / CARD).is_file():
+        raise InputError(f"{home} has no network that the run's comparison speaks of: there is nothing to register.")
+    left = shutil.ignore_patterns(PREDICTIONS, EARLIER, METRICS, ".*")
+    return Path(shutil.copytree(home, into, ignore=left))

@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from flipguard._version import __version__
+from flipguard.analysis.runs import read_finished
 from flipguard.comparison import Comparison
 from flipguard.integrations.logged import (
     PREFIX,
-    FinishedRun,
+    counted_epochs,
     figures_of,
+    page_of,
+    release_of,
     require_passed,
     verdict_of,
     write_reports,
@@ -47,15 +50,15 @@ def log_run(folder: str | Path, *, page: bool = True) -> str:
 
     Returns the id of the MLflow run: the active one, or a new one by the folder's name.
     """
-    run = FinishedRun.read(folder)
-    with _run(run.folder.name) as logged, tempfile.TemporaryDirectory(prefix="flipguard-") as beside:
+    run = read_finished(folder)
+    with _run(run.path.name) as logged, tempfile.TemporaryDirectory(prefix="flipguard-") as beside:
         for some in _chunks(run.parameters):
             mlflow.log_params(some)
-        for step, numbers in run.epochs():
+        for step, numbers in counted_epochs(run):
             mlflow.log_metrics(numbers, step=step)
-        log_comparison(run.comparison, page=run.page(Path(beside) / "report.html") if page else None)
-        mlflow.log_artifact(str(run.folder / "spec.yaml"), "flipguard")
-        mlflow.log_artifact(str(run.folder / "run.json"), "flipguard")
+        log_comparison(run.comparison, page=page_of(run, Path(beside) / "report.html") if page else None)
+        mlflow.log_artifact(str(run.path / "spec.yaml"), "flipguard")
+        mlflow.log_artifact(str(run.path / "run.json"), "flipguard")
         return str(logged.info.run_id)
 
 
@@ -74,10 +77,10 @@ def register_release(folder: str | Path, name: str) -> Any:
     It is stored as safetensors with the code that loads it, and no pickle. `mlflow.pyfunc.load_model` gives a model
     whose `predict` takes what the data set holds (images, features; texts as a list) and gives class probabilities.
     """
-    run = FinishedRun.read(folder)
+    run = read_finished(folder)
     with tempfile.TemporaryDirectory(prefix="flipguard-") as beside:
-        release = run.release(Path(beside) / "release")
-        with _run(run.folder.name):
+        release = release_of(run, Path(beside) / "release")
+        with _run(run.path.name):
             logged = mlflow.pyfunc.log_model(
                 name="release",
                 python_model=str(LOADER),

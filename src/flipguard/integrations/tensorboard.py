@@ -4,8 +4,9 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
+from flipguard.analysis.runs import read_finished
 from flipguard.comparison import Comparison
-from flipguard.integrations.logged import PREFIX, FinishedRun, figures_of, verdict_of
+from flipguard.integrations.logged import PREFIX, counted_epochs, figures_of, verdict_of
 from flipguard.reports.markdown import comparison_markdown
 from flipguard.types import MissingExtra
 
@@ -25,11 +26,11 @@ def log_run(folder: str | Path, log_dir: str | Path | None = None) -> Path:
         raise MissingExtra("logging to TensorBoard needs tensorboard: pip install 'flipguard[track]'")
     from torch.utils.tensorboard import SummaryWriter
 
-    run = FinishedRun.read(folder)
-    place = Path(log_dir) if log_dir is not None else run.folder / "tensorboard"
+    run = read_finished(folder)
+    place = Path(log_dir) if log_dir is not None else run.path / "tensorboard"
     with SummaryWriter(str(place)) as writer:
         last = 0
-        for last, numbers in run.epochs():
+        for last, numbers in counted_epochs(run):
             for name, value in numbers.items():
                 writer.add_scalar(name, value, last)
         writer.add_text(f"{PREFIX}spec", "\n".join(f"    {key}: {value}" for key, value in run.parameters.items()))

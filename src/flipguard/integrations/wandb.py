@@ -4,11 +4,14 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from flipguard.analysis.runs import read_finished
 from flipguard.comparison import Comparison
 from flipguard.integrations.logged import (
     PREFIX,
-    FinishedRun,
+    counted_epochs,
     figures_of,
+    page_of,
+    release_of,
     require_passed,
     verdict_of,
     write_reports,
@@ -43,12 +46,12 @@ def log_comparison(comparison: Comparison, *, run: Any = None, page: str | Path 
 
 def log_run(folder: str | Path, *, run: Any = None, page: bool = True) -> None:
     """A finished run folder: its spec as configuration, every epoch's figures, the last update's comparison."""
-    found, run = FinishedRun.read(folder), _current(run)
+    found, run = read_finished(folder), _current(run)
     run.config.update(found.parameters)
-    for step, numbers in found.epochs():
+    for step, numbers in counted_epochs(found):
         run.log(numbers, step=step)
     with tempfile.TemporaryDirectory(prefix="flipguard-") as beside:
-        log_comparison(found.comparison, run=run, page=found.page(Path(beside) / "report.html") if page else None)
+        log_comparison(found.comparison, run=run, page=page_of(found, Path(beside) / "report.html") if page else None)
 
 
 def register_release(folder: str | Path, name: str, *, run: Any = None, registry: str | None = None) -> Any:
@@ -57,9 +60,9 @@ def register_release(folder: str | Path, name: str, *, run: Any = None, registry
     `registry` is where to link it besides, such as `wandb-registry-model/NAME` (that needs the server). Raises
     `GateRefused`, and logs nothing, when the gate refused or was not set.
     """
-    found, run = FinishedRun.read(folder), _current(run)
+    found, run = read_finished(folder), _current(run)
     with tempfile.TemporaryDirectory(prefix="flipguard-") as beside:
-        release = found.release(Path(beside) / "release")
+        release = release_of(found, Path(beside) / "release")
         model = wandb.Artifact(name, type="model", metadata=_facts(found.comparison))
         model.add_dir(str(release))
         run.log_artifact(model, aliases=["latest", PASSED])

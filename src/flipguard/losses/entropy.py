@@ -4,7 +4,7 @@ import math
 
 from torch import Tensor
 
-from flipguard.losses.inhibition import kept_classes
+from flipguard.losses.inhibition import kept_places
 from flipguard.losses.logits import at_least_float32, check_logits
 
 
@@ -50,4 +50,6 @@ def divergence_from_uniform(logits: Tensor, *, k: int | None = None) -> Tensor:
 
 def _kept_sum(terms: Tensor, logits: Tensor, k: int | None) -> Tensor:
     """Over all classes, or over each sample's k highest: (B, C) -> (B,)."""
-    return terms.sum(-1) if k is None else (terms * kept_classes(logits, logits, k=k)).sum(-1)
+    if k is None:
+        return terms.sum(-1)
+    return terms.gather(1, kept_places(logits, logits, k=k)[0]).sum(-1)

@@ -171,6 +171,8 @@ def _pretrained(name: str, *, pretrained: bool, bare: bool, **options: Any) -> A
 def user_model(name: str, *, classes: int, **options: Any) -> nn.Module:
     """The user's own network: `package.module:factory`, called with `classes` or `num_classes`, as it names it.
 
+    A factory that names neither is called without: its network has the classes that it has.
+
     An option that the factory names goes to it; `head`, `feature_width` and `dropout` otherwise go to the split into
     body and head (see `split`). A network that has `features`, `head` and `feature_width` already is taken as it is.
     """
@@ -178,13 +180,12 @@ def user_model(name: str, *, classes: int, **options: Any) -> nn.Module:
     parameters = signature(factory).parameters
     takes_any = any(each.kind is Parameter.VAR_KEYWORD for each in parameters.values())
     argument = "num_classes" if "num_classes" in parameters else "classes"
-    if argument not in parameters and not takes_any:
-        raise InputError(f"{name} must take the number of classes as `classes` or `num_classes`.")
+    number = {argument: classes} if argument in parameters or takes_any else {}
     ours = {each: options.pop(each) for each in _SPLIT_OPTIONS if each in options and each not in parameters}
     for option in options:
         if option not in parameters and not takes_any:
             raise InputError(f"{name} has no option '{option}'{nearest(option, [*parameters, *_SPLIT_OPTIONS])}")
-    network = factory(**{argument: classes}, **options)
+    network = factory(**number, **options)
     if not isinstance(network, nn.Module):
         raise InputError(f"{name} must return an nn.Module, it returned a {type(network).__name__}.")
     if all(hasattr(network, attribute) for attribute in ("features", "head", "feature_width")):

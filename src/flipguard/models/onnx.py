@@ -103,6 +103,30 @@ def onnx_model(name: str, *, classes: int, output: str | None = None) -> OnnxNet
     return OnnxNetwork(name, classes=classes, output=output)
 
 
+def whole_onnx(path: Path) -> bytes:
+    """An ONNX file with its weights inside: torch's exporter puts them into a file beside it, unless told not to."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}.") from error
+    # The key under which a tensor says which file its values are in; without it there is nothing to look for.
+    if b"location" not in content:
+        return content
+    try:
+        library = import_module("onnx")
+    except ModuleNotFoundError as error:
+        raise MissingExtra(
+            f"{path} has its weights in another file, and needs onnx: pip install 'flipguard[onnx]'"
+        ) from error
+    try:
+        model = library.load(str(path))
+        whole: bytes = model.SerializeToString()
+    except Exception as error:
+        # A weight file that is gone, cut short or outside of the folder; or a whole above protobuf's two gigabytes.
+        raise InputError(f"the weights of {path} cannot be put into one file ({_first_line(error)}).") from error
+    return whole
+
+
 def _again(path: Path, classes: int | None, output: str) -> OnnxNetwork:
     return OnnxNetwork(path, classes=classes, output=output)
 
@@ -128,7 +152,9 @@ def _logits(outputs: list[Any], path: Path, name: str | None, classes: int | Non
     """The name of the output that holds the logits, by name or because it is the only one."""
     found = {each.name: each for each in outputs}
     if name is None and len(found) != 1:
-        raise InputError(f"{path} has {len(found)} outputs ({', '.join(found)}): say which one holds the logits.")
+        raise InputError(
+            f"{path} has {len(found)} outputs ({', '.join(found)}): say which one holds the logits, by output."
+        )
     name = name or next(iter(found))
     if name not in found:
         raise InputError(f"{path} has no output '{name}'; it has {', '.join(found)}.")

@@ -96,15 +96,15 @@ def pretrained_folder(name: str) -> Path:
     >>> pretrained_folder("no_such_package")
     Traceback (most recent call last):
     ...
-    flipguard.types.InputError: 'no_such_package' is neither a model folder with a config.json nor a package that carries one. Download the model first.
+    flipguard.types.InputError: 'no_such_package' is neither a model folder with a config.json nor an installed package that carries one. Download the model, or install the package.
     """  # noqa: E501
     carried = _folder_of(name.replace("-", "_")) if name.replace("-", "_").isidentifier() else None
     for place in (Path(name), *([carried / "model", carried] if carried is not None else [])):
         if (place / "config.json").is_file():
             return place
     raise InputError(
-        f"'{name}' is neither a model folder with a config.json nor a package that carries one. "
-        "Download the model first."
+        f"'{name}' is neither a model folder with a config.json nor an installed package that carries one. "
+        "Download the model, or install the package."
     )
 
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from flipguard.releases.release import Release, load_release
     from flipguard.releases.resolved import resolve
     from flipguard.releases.run import train
+    from flipguard.releases.spread import train_on
 
 _HOME = {
     **dict.fromkeys(("Listener", "Listeners"), "flipguard.releases.listener"),
@@ -19,8 +20,9 @@ _HOME = {
     "TrainSpec": "flipguard.releases.plan",
     "resolve": "flipguard.releases.resolved",
     "train": "flipguard.releases.run",
+    "train_on": "flipguard.releases.spread",
 }
 
-__all__ = ["Listener", "Listeners", "Outcome", "Release", "TrainSpec", "load_release", "resolve", "train"]
+__all__ = ["Listener", "Listeners", "Outcome", "Release", "TrainSpec", "load_release", "resolve", "train", "train_on"]
 
 __getattr__ = lazily(__name__, _HOME)

@@ -16,10 +16,12 @@ from torch import Tensor, nn
 
 from flipguard._version import __version__
 from flipguard.checkpoints import load_checkpoint, load_weights, save_checkpoint
-from flipguard.data import Batches, Split
+from flipguard.data import Batches, Encoder, Split
 from flipguard.files import whole_file
 from flipguard.models import OnnxNetwork, SplitClassifier
 from flipguard.predictions import Predictions
+from flipguard.releases.expected_inputs import check_inside, expected_inputs, tokenizer_facts
+from flipguard.releases.references import Rescaled
 from flipguard.types import InputError, MissingExtra, Normalisation
 
 Format = Literal["safetensors", "onnx", "torchscript", "torch-export"]
@@ -95,7 +97,7 @@ def export(
     target.parent.mkdir(parents=True, exist_ok=True)
     with whole_file(target) as beside:
         # The exporters tell of deprecations inside torch itself, which nobody here can mend.
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _only_errors():
             warnings.simplefilter("ignore")
             again = _WRITERS[format](plain, inputs, beside)
             with torch.no_grad():
@@ -121,6 +123,9 @@ class Released(Protocol):
     @property
     def normalisation(self) -> Normalisation | None: ...
 
+    @property
+    def encoder(self) -> Encoder | None: ...
+
 
 def export_release(
     release: Released,
@@ -130,12 +135,16 @@ def export_release(
     path: str | Path,
     said: Predictions | None = None,
     rows: int = 256,
+    normalisation_inside: bool = False,
 ) -> Exported:
     """A release's network, checked on the first rows of a split; `said` are the run's own predictions over it.
 
     Only rows that `said` has are taken, as a version may have been measured on a part of them. Without it the check is
-    against the network itself.
+    against the network itself. With `normalisation_inside` the graph begins with the normalisation, and takes pixels
+    from 0 to 1, or features as they are. A tokenizer is written beside, as FILE.tokenizer.json.
     """
+    if normalisation_inside:
+        check_inside(split, format)
     stored = None if said is None else _stored(said)
     known = [row for row, identity in enumerate(split.ids.tolist()) if stored is None or identity in stored]
     if not known:
@@ -143,16 +152,31 @@ def export_release(
             f"{'the split' if said is None else said.name} has none of the samples to check the export on."
         )
     few = split.select(known[:rows])
-    example = next(iter(Batches(few, len(few), normalisation=release.normalisation))).x
-    scale = None if release.normalisation is None else asdict(release.normalisation)
-    return export(
-        release.network,
+    network, scale = release.network, release.normalisation
+    if normalisation_inside and scale is not None:
+        network = Rescaled(plain_network(network), None, scale)
+    taken = None if normalisation_inside else scale
+    example = next(iter(Batches(few, len(few), normalisation=taken))).x
+    target = Path(path)
+    found = export(
+        network,
         example,
         format=format,
-        path=path,
+        path=target,
         expected=None if stored is None else torch.tensor([stored[identity] for identity in few.ids.tolist()]),
-        facts={"version": release.name, "classes": list(release.classes), "normalisation": scale},
+        facts={
+            "version": release.name,
+            "classes": list(release.classes),
+            "normalisation": None if scale is None else asdict(scale),
+            "preprocessing": {
+                **expected_inputs(split, scale, inside=normalisation_inside),
+                **tokenizer_facts(release.encoder, target.name),
+            },
+        },
     )
+    if release.encoder is not None:
+        release.encoder.write(target.with_name(f"{target.name}.tokenizer.json"))
+    return found
 
 
 def _stored(said: Predictions) -> dict[Any, list[float]]:
@@ -200,7 +224,8 @@ def _write_facts(found: Exported, inputs: Mapping[str, Tensor], facts: Mapping[s
 def _safetensors(network: nn.Module, inputs: Mapping[str, Tensor], path: Path) -> Run:
     save_checkpoint(path, network.state_dict(), {})
     blank = deepcopy(network)
-    for tensor in (*blank.parameters(), *blank.buffers()):
+    # Tables that the code makes anew (positions of tokens) are no part of a file, and stay.
+    for tensor in blank.state_dict().values():
         tensor.zero_()
     return load_weights(blank, load_checkpoint(path)[0], path)
 
@@ -242,29 +267,31 @@ def _onnx(network: nn.Module, inputs: Mapping[str, Tensor], path: Path) -> Run:
             import_module(library)
         except ModuleNotFoundError as error:
             raise MissingExtra(f"an ONNX export needs {error.name}: pip install 'flipguard[onnx]'") from error
-    with _only_errors("torch.onnx"):
-        torch.onnx.export(
-            _any_batch_size(network, inputs),
-            f=str(path),
-            dynamo=True,
-            input_names=list(inputs),
-            output_names=["logits"],
-            external_data=False,
-            verbose=False,
-        )
+    torch.onnx.export(
+        _any_batch_size(network, inputs),
+        f=str(path),
+        dynamo=True,
+        input_names=list(inputs),
+        output_names=["logits"],
+        external_data=False,
+        verbose=False,
+    )
     return OnnxNetwork(path)
 
 
 @contextmanager
-def _only_errors(logger: str) -> Iterator[None]:
-    """The exporter's log tells of operators of libraries that are not installed, which this network has none of."""
-    log = logging.getLogger(logger)
-    before = log.level
-    log.setLevel(logging.ERROR)
+def _only_errors() -> Iterator[None]:
+    """The exporters' logs tell of operators of libraries that are not installed, of constants that they do not fold, of
+    losses that nobody asked for: nothing that a reader could do anything about, as what is written is checked."""
+    logs = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "transformers")]
+    before = [log.level for log in logs]
     try:
+        for log in logs:
+            log.setLevel(logging.ERROR)
         yield
     finally:
-        log.setLevel(before)
+        for log, level in zip(logs, before, strict=True):
+            log.setLevel(level)
 
 
 _WRITERS: dict[str, Callable[[nn.Module, Mapping[str, Tensor], Path], Run]] = {

@@ -13,11 +13,12 @@ import fcntl
 import json
 import os
 import socket
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from pydantic import ValidationError
 
@@ -36,7 +37,7 @@ METRICS, STATE, MODEL, CARD, PREDICTIONS, EARLIER = (
     "predictions",
     "earlier",
 )
-_FREE = {"folder", "device", "processes", "checkpoint_every"}
+_FREE = {"folder", "device", "processes", "checkpoint_every", "resources", "spread", "workers"}
 """Keys that may change between two calls: where things are, and how the work is spread, decide no weights."""
 
 
@@ -53,26 +54,53 @@ class RunFolder:
         return Path(shared) if shared is not None else self.path / "members"
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """Within, no other process works in this folder. The lock goes with its holder, however that ends."""
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            lock = (self.path / LOCK).open("a+", encoding="utf-8")
-        except OSError as error:
-            raise InputError(f"the run folder {self.path} cannot be written: {error.strerror or error}.") from error
-        with lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                lock.seek(0)
-                holder = " ".join(lock.read().split()) or "another process"
-                raise InputError(f"{self.path} is in use by {holder}: wait for it, or give another --out.") from error
-            lock.seek(0)
-            lock.truncate()
+    def held(self, patience: float = 0.0) -> Iterator[None]:
+        """Within, no other process works in this folder. The lock goes with its holder, however that ends.
+
+        `patience` is for how many seconds a holder is waited for, as one that was cut off from a cluster may linger. A
+        folder that was made here for what was then refused is removed again.
+        """
+        made_here = [place for place in (self.path, *self.path.parents) if not os.path.lexists(place)]
+        with self._locked(patience) as lock:
             lock.write(f"process {os.getpid()} on {socket.gethostname()}\n")
             lock.flush()
             self._sweep()
-            yield
+            try:
+                yield
+            except BaseException:
+                self._leave_nothing(made_here)
+                raise
+
+    def _locked(self, patience: float) -> TextIO:
+        """The lock file, open, empty and held: the one that lies there, as another process may just remove its own."""
+        while True:
+            try:
+                self.path.mkdir(parents=True, exist_ok=True)
+                lock = (self.path / LOCK).open("a+", encoding="utf-8")
+            except OSError as error:
+                raise InputError(f"the run folder {self.path} cannot be written: {error.strerror or error}.") from error
+            try:
+                _lock(lock, time.monotonic() + patience)
+            except OSError as error:
+                lock.seek(0)
+                holder = " ".join(lock.read().split()) or "another process"
+                lock.close()
+                raise InputError(f"{self.path} is in use by {holder}: wait for it, or give another --out.") from error
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(lock.fileno()), (self.path / LOCK).stat()):
+                    lock.seek(0)
+                    lock.truncate()
+                    return lock
+            lock.close()
+
+    def _leave_nothing(self, made_here: Sequence[Path]) -> None:
+        """When nothing but the lock is there, remove it, and the folders that were made for this call."""
+        with suppress(OSError):
+            if [entry.name for entry in self.path.iterdir()] == [LOCK]:
+                (self.path / LOCK).unlink()
+                # The inner ones first; one that holds something else stays, and so do those around it.
+                for place in made_here:
+                    place.rmdir()
 
     def _sweep(self) -> None:
         """Remove what a killed process had begun to write beside its target; nobody else is writing now."""
@@ -125,6 +153,17 @@ class RunFolder:
 
     def facts(self) -> dict[str, Any]:
         return read_json(self.path / RUN) if (self.path / RUN).exists() else {}
+
+
+def _lock(file: TextIO, deadline: float) -> None:
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except OSError:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(0.2)
 
 
 def _completed(stored: Any) -> Mapping[str, Any]:

@@ -1,33 +1,57 @@
 """What a plan speaks of, made real: data, networks, seeds, the device."""
 
+from dataclasses import replace
+from typing import Literal
+
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import nn
 
-from flipguard.data import Augmentation, DataSet, load_data, split_validation, subset
-from flipguard.releases.plan import AugmentPlan, DataPlan, ModelPlan, SeedStreams
+from flipguard.data import Augmentation, DataSet, Encoder, encode_text, load_data, split_validation, subset
+from flipguard.releases.plan import AugmentPlan, DataPlan, ModelPlan, NormalisationPlan, SeedStreams
 from flipguard.training import ModelSpec, Seeds
 from flipguard.training.distributed import own_device
-from flipguard.types import FlipguardError, InputError
+from flipguard.types import FlipguardError, InputError, Normalisation
 
 
-def load(plan: DataPlan, place: str = "data") -> DataSet:
-    """The data set: validation rows held out first, so that they do not depend on which part is kept."""
+def load(plan: DataPlan, place: str = "data", *, encoder: Encoder | None = None) -> DataSet:
+    """The data set: validation rows held out first, so that they do not depend on which part is kept.
+
+    An `encoder`, a release's own, is taken for texts in place of what the plan says.
+    """
     try:
-        data = load_data({"name": plan.name, **plan.options}, folder=plan.folder)
+        options = {name: value for name, value in plan.options.items() if name != "encode" or encoder is None}
+        data = load_data({"name": plan.name, **options}, folder=plan.folder)
+        if encoder is not None and isinstance(data.train.x, tuple):
+            data = encode_text(data, encoder)
         if plan.validation is not None:
             data = split_validation(data, size=plan.validation, seed=plan.validation_seed)
         data = subset(data, classes=plan.classes, per_class=plan.per_class, seed=plan.subset_seed)
+        data = replace(data, normalisation=scale_of(plan.normalisation, data, f"{place}.normalisation"))
     except FlipguardError:
         raise
     except (TypeError, ValueError, AttributeError) as error:
         raise InputError(f"{place}: {plan.name} cannot be loaded with {plan.options}: {_line(error)}") from error
     if isinstance(data.train.x, tuple):
-        raise InputError(f"{place}: {plan.name} holds raw texts, and a training spec has no encoder for them.")
+        raise InputError(f"{place}: {plan.name} holds raw texts: say how they become numbers, by encode.")
     if plan.augment is not None and data.kind != "image":
         raise InputError(f"{place}.augment: {plan.name} holds {data.kind}, and only images are cropped and mirrored.")
     return data
+
+
+def scale_of(plan: NormalisationPlan | Literal["none"] | None, data: DataSet, place: str) -> Normalisation | None:
+    """How inputs are scaled: as the plan says, which must fit the data's channels, else as the data says itself."""
+    if plan is None:
+        return data.normalisation
+    if data.kind == "text":
+        raise InputError(f"{place} has no meaning: {data.name} holds text, which is not scaled.")
+    if plan == "none":
+        return None
+    channels = data.train.x.shape[1] if isinstance(data.train.x, torch.Tensor) else 3
+    if len(plan.mean) != channels:
+        raise InputError(f"{place} has {len(plan.mean)} channels, and {data.name} has {channels}.")
+    return Normalisation(tuple(plan.mean), tuple(plan.std))
 
 
 def held_out(data: DataSet) -> list[str]:

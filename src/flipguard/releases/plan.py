@@ -49,11 +49,13 @@ class _OrItem:
         return {"anyOf": [listed["anyOf"][0]["items"], *listed["anyOf"]]}
 
 
-class _Strict(BaseModel):
+class Strict(BaseModel):
+    """Nothing is converted, and no key is taken that is not known."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
-class _Named(_Strict):
+class _Named(Strict):
     """A name from a registry and, beside the keys below, the options of what is behind that name."""
 
     model_config = ConfigDict(frozen=True, extra="allow", strict=True)
@@ -66,12 +68,30 @@ class _Named(_Strict):
         return dict(self.model_extra or {})
 
 
-class AugmentPlan(_Strict):
+class AugmentPlan(Strict):
     """A random crop out of the padded image, and a mirror image."""
 
     crop_padding: int = 4
     flip: bool = True
     padding_mode: Literal["zero", "reflect"] = "zero"
+
+
+class NormalisationPlan(Strict):
+    """How inputs are scaled before a network sees them, by channel: (x - mean) / std, of pixels in [0, 1]."""
+
+    mean: Annotated[list[float], Field(min_length=1)]
+    std: Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _alike(self) -> "NormalisationPlan":
+        if len(self.mean) != len(self.std):
+            raise ValueError(f"{len(self.mean)} means and {len(self.std)} stds: one of each for every channel")
+        return self
+
+    @classmethod
+    def of(cls, stored: Any) -> "NormalisationPlan | None":
+        """From what an export says of itself; ValueError when that is something else."""
+        return None if stored is None else cls.model_validate(stored)
 
 
 class DataChanges(_Named):
@@ -91,6 +111,10 @@ class DataChanges(_Named):
     ] = None
     subset_seed: Annotated[int, Field(description="draws the classes and rows that are kept")] = 0
     augment: Annotated[AugmentPlan | None, Field(description="crops and mirror images, for images only")] = None
+    normalisation: Annotated[
+        NormalisationPlan | Literal["none"] | None,
+        Field(description="how inputs are scaled, if not by the data's own mean and std"),
+    ] = None
 
     @property
     def options(self) -> dict[str, Any]:
@@ -110,7 +134,20 @@ class ModelPlan(_Named):
     name: Annotated[str, Field(description="a network that flipguard.models knows, or package.module:factory")]
 
 
-class TrainPlan(_Strict):
+class ResourcesPlan(Strict):
+    """What one training takes of a cluster's machine."""
+
+    cpus: Annotated[float, Field(gt=0, description="cores; a network on the CPU is trained with so many threads")] = 1.0
+    gpus: Annotated[float, Field(ge=0, description="GPUs, or the share of one")] = 0.0
+
+    @model_validator(mode="after")
+    def _whole_gpus(self) -> "ResourcesPlan":
+        if self.gpus > 1 and not self.gpus.is_integer():
+            raise ValueError("a share of a GPU, or whole ones")
+        return self
+
+
+class TrainPlan(Strict):
     """How a network is trained: the fields of `Recipe`, and how the run goes about it."""
 
     epochs: int = 16
@@ -123,6 +160,7 @@ class TrainPlan(_Strict):
     decay_all: Annotated[bool, Field(description="decay BatchNorm and biases too")] = True
     schedule: Literal["constant", "step", "cosine", "one_cycle"] = "one_cycle"
     warmup: Annotated[float, Field(description="the share of all steps over which the rate rises")] = 0.2
+    cycles: Annotated[int, Field(description="how often the whole schedule is gone through")] = 1
     precision: Literal["float32", "bf16"] = "float32"
     channels_last: bool = False
     accumulate: Annotated[int, Field(description="parts of a batch, one after another, for less memory")] = 1
@@ -137,9 +175,10 @@ class TrainPlan(_Strict):
     checkpoint_every: Annotated[int, Field(ge=1, description="steps between two saved states")] = 200
     device: Annotated[str, Field(description="cpu, cuda, cuda:1, or auto")] = "auto"
     processes: Annotated[int | None, Field(ge=1, description="members trained side by side on the CPU")] = None
+    resources: Annotated[ResourcesPlan | None, Field(description="what it takes of a cluster's machine (--on)")] = None
 
 
-class EnsemblePlan(_Strict):
+class EnsemblePlan(Strict):
     """The ensemble that a method is held to: members that differ by seed, kept and reused."""
 
     members: Annotated[int, Field(ge=1, le=900)] = 8
@@ -147,6 +186,9 @@ class EnsemblePlan(_Strict):
         Literal["logits", "probabilities"], Field(description="the mean of logits, or of probabilities")
     ] = "logits"
     offline: Annotated[bool, Field(description="logits extracted once, without augmentation")] = False
+    spread: Annotated[
+        bool, Field(description="under a launcher, each process holds its share of the members, for less memory")
+    ] = False
     calibrated: Annotated[
         bool, Field(description="each member's logits over the temperature that fits the validation part")
     ] = False
@@ -166,7 +208,12 @@ class MethodPlan(_Named):
     ensemble: EnsemblePlan | None = None
 
 
-class SeedStreams(_Strict):
+NamedModel = Annotated[ModelPlan, BeforeValidator(_named), _OrText()]
+NamedMethod = Annotated[MethodPlan, BeforeValidator(_named), _OrText()]
+NamedData = Annotated[DataPlan, BeforeValidator(_named), _OrText()]
+
+
+class SeedStreams(Strict):
     """One seed for each stream of randomness; any of them can be held fixed alone."""
 
     initialisation: int = 0
@@ -174,8 +221,8 @@ class SeedStreams(_Strict):
     augment: int = 0
 
 
-class VersionPlan(_Strict):
-    """A version that is trained (`model`), or one that is there already (`run`, `checkpoint`, `predictions`)."""
+class VersionPlan(Strict):
+    """A version that is trained (`model`), or there already (`run`, `checkpoint`, `factory`, `predictions`)."""
 
     name: Annotated[str | None, Field(description="the version's folder; v0, v1, … by default")] = None
     model: Annotated[ModelPlan | None, BeforeValidator(_named), _OrText()] = None
@@ -191,12 +238,27 @@ class VersionPlan(_Strict):
         Field(description="which earlier versions are `old`: the closest, the first, or all"),
     ] = "chain"
     run: Annotated[str | None, Field(description="a run folder, or the folder of one of its versions")] = None
-    checkpoint: Annotated[str | None, Field(description="a .safetensors file; `model` says what it holds")] = None
-    classes: Annotated[list[str] | None, Field(description="the checkpoint's class names, if not the data's")] = None
+    checkpoint: Annotated[
+        str | None, Field(description="a .safetensors file, and `model` says what it holds; or an .onnx file")
+    ] = None
+    factory: Annotated[
+        ModelPlan | None,
+        BeforeValidator(_named),
+        _OrText(),
+        Field(description="package.module:factory that returns the finished network"),
+    ] = None
+    classes: Annotated[
+        list[str] | None, Field(description="the classes of a checkpoint or factory, if not the data's")
+    ] = None
+    normalisation: Annotated[
+        NormalisationPlan | Literal["none"] | None,
+        Field(description="how a checkpoint's or factory's inputs are scaled, if not as the data's"),
+    ] = None
+    output: Annotated[str | None, Field(description="of an .onnx file with several outputs, the logits")] = None
     predictions: Annotated[str | None, Field(description="a prediction file: all that is left of a model")] = None
 
 
-class TrainSpec(_Strict):
+class TrainSpec(Strict):
     """What `flipguard train` reads: an update (`old`, `new`) or a chain of versions, the oldest first."""
 
     data: Annotated[DataPlan, BeforeValidator(_named), _OrText()]
@@ -210,6 +272,9 @@ class TrainSpec(_Strict):
     ] = 0
     seeds: SeedStreams | None = None
     members: Annotated[str | None, Field(description="a folder for ensemble members that several runs share")] = None
+    artifacts: Annotated[
+        str | None, Field(description="an address (s3://…, file://…) for machines of a cluster that share no disk")
+    ] = None
     gate: Annotated[GateSettings | None, Field(description="judges the last version against the one before")] = None
 
     @model_validator(mode="after")

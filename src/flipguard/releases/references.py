@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from flipguard.data import Batches, DataSet
-from flipguard.ensembles import CachedReference, NetworkReference, extract_logits
+from flipguard.ensembles import CachedReference, NetworkReference, OwnInputs, SpreadReference, extract_logits
 from flipguard.methods import NoTreatment
 from flipguard.releases import material
 from flipguard.releases.listener import Listener
@@ -17,7 +17,9 @@ from flipguard.releases.plan import DataPlan, EnsemblePlan, MethodPlan, VersionP
 from flipguard.releases.recorded import Recorded
 from flipguard.releases.release import Release
 from flipguard.releases.resolved import recipe_of
-from flipguard.training import ModelSpec, calibrated, fit_members
+from flipguard.training import ModelSpec, Seeds, calibrated, fit_members
+from flipguard.training.distributed import place
+from flipguard.training.members import MemberPlan
 from flipguard.types import InputError, Normalisation, Reference
 
 Earlier = Release | Recorded
@@ -80,30 +82,43 @@ def _old(task: Task) -> Any:
         raise InputError(f"'{task.name}' cannot be held to all earlier versions: they know different classes.")
     mapping = material.class_map(releases[0].classes, task.data, f"the version '{releases[0].name}'")
     networks = [_scaled_for(one, task.data.normalisation) for one in releases]
-    return NetworkReference("old", networks, classes=mapping).to(task.device)
+    known = [one.known(task.data) for one in releases]
+    if all(data is task.data for data in known):
+        return NetworkReference("old", networks, classes=mapping).to(task.device)
+    inputs: list[Any] = [None if data is task.data else data.train.x for data in known]
+    return OwnInputs("old", networks, inputs, classes=mapping).to(task.device)
 
 
 def _ensemble(task: Task) -> Any:
-    plan = task.ensemble
-    networks = members(task)
-    if plan.calibrated:
-        networks = [calibrated(network, task.data, device=task.device) for network in networks]
-    reference = NetworkReference("ensemble", networks).to(task.device)
+    plan, (rank, world) = task.ensemble, place()
+    if plan.spread and world > 1 and not plan.offline:
+        return SpreadReference("ensemble", _own(task, rank, world), plan.members, rank, world).to(task.device)
+    reference = NetworkReference("ensemble", _tempered(task, members(task))).to(task.device)
     if not plan.offline:
         return reference
     batches = Batches(task.data.train, 1024, normalisation=task.data.normalisation, device=task.device)
     return CachedReference("ensemble", extract_logits(reference, batches))
 
 
+def _own(task: Task, rank: int, world: int) -> list[nn.Module]:
+    """This process's share of the members."""
+    return _tempered(task, members(task, share=(rank, world)))
+
+
+def _tempered(task: Task, networks: list[nn.Module]) -> list[nn.Module]:
+    if not task.ensemble.calibrated:
+        return networks
+    return [calibrated(network, task.data, device=task.device) for network in networks]
+
+
 REFERENCES: dict[str, Callable[[Task], Any]] = {"old": _old, "ensemble": _ensemble}
 
 
-def members(task: Task, start: ModelSpec | None = None) -> list[nn.Module]:
-    """The ensemble's members, each trained once and kept; several networks take turns.
-
-    With a `start` all of them are that network, and begin with the same weights: they differ in what they see.
-    """
-    plan, data, version = task.ensemble, task.data, task.version
+def ensembles_of(
+    task: Task, start: ModelSpec | None = None, *, device: str | None = None
+) -> list[tuple[range, MemberPlan, list[Seeds]]]:
+    """For each of the ensemble's networks, which take turns: its members' places, what they share, their seeds."""
+    plan, version = task.ensemble, task.version
     assert plan.model is not None
     assert plan.train is not None
     assert version.seeds is not None
@@ -112,32 +127,56 @@ def members(task: Task, start: ModelSpec | None = None) -> list[nn.Module]:
     if start is not None:
         seeds = [replace(each, initialisation=own.initialisation) for each in seeds]
     models = [start] if start is not None else [material.model_spec(model) for model in plan.model]
+    return [
+        (
+            range(turn, plan.members, len(models)),
+            MemberPlan(
+                model,
+                recipe_of(plan.train),
+                NoTreatment(label_smoothing=plan.train.label_smoothing or 0.0),
+                material.augmentation(task.plan.augment),
+                device or task.device,
+                plan.train.checkpoint_every,
+            ),
+            seeds[turn :: len(models)],
+        )
+        for turn, model in enumerate(models[: plan.members])
+    ]
+
+
+def members(task: Task, start: ModelSpec | None = None, *, share: tuple[int, int] = (0, 1)) -> list[nn.Module]:
+    """The ensemble's members, each trained once and kept; several networks take turns.
+
+    With a `start` all of them are that network, and begin with the same weights: they differ in what they see. Of all
+    members every `share[1]`-th is loaded, from number `share[0]` on.
+    """
+    total, train = task.ensemble.members, task.ensemble.train
+    assert train is not None
     found: dict[int, nn.Module] = {}
-    for turn, model in enumerate(models):
-        places = range(turn, plan.members, len(models))
-        if not places:
-            continue
-        before = len(found)
+    wanted, before = range(share[0], total, share[1]), 0
+    for places, plan, seeds in ensembles_of(task, start):
 
         def tell(done: int, _: int, before: int = before) -> None:
-            task.listener.members(task.name, before + done, plan.members)
+            task.listener.members(task.name, before + done, total)
 
         networks = fit_members(
-            model,
-            data,
-            recipe_of(plan.train),
-            [seeds[place] for place in places],
+            plan.model,
+            task.data,
+            plan.recipe,
+            seeds,
             folder=task.members,
-            processes=plan.train.processes,
-            method=NoTreatment(label_smoothing=plan.train.label_smoothing or 0.0),
-            augmentation=material.augmentation(task.plan.augment),
-            device=task.device,
-            checkpoint_every=plan.train.checkpoint_every,
+            processes=train.processes,
+            method=plan.method,
+            augmentation=plan.augmentation,
+            device=plan.device,
+            checkpoint_every=plan.checkpoint_every,
             on_member=tell,
             repair=task.repair,
+            load=[j in wanted for j in places],
         )
-        found.update(zip(places, networks, strict=True))
-    return [found[place] for place in range(plan.members)]
+        before += len(places)
+        found.update(zip([j for j in places if j in wanted], networks, strict=True))
+    return [found[j] for j in wanted]
 
 
 def _scaled_for(release: Release, normalisation: Normalisation | None) -> nn.Module:

@@ -6,8 +6,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from flipguard.data import Batches
+from flipguard.data import Batches, DataSet
 from flipguard.ensembles import NetworkReference, SingleStudent
+from flipguard.models import SplitClassifier, check_split
 from flipguard.releases import material
 from flipguard.releases.averaged import check_averaged
 from flipguard.releases.recorded import Recorded
@@ -15,9 +16,9 @@ from flipguard.releases.references import Task, references_of
 from flipguard.releases.release import Release
 from flipguard.releases.resolved import build, card_of
 from flipguard.training import ModelSpec
-from flipguard.training.distributed import Team
+from flipguard.training.distributed import Team, check_not_sharded
 from flipguard.training.distributed import place as team_place
-from flipguard.types import Batch, FlipguardError, InputError, Reference
+from flipguard.types import Batch, FlipguardError, InputError, Normalisation, Reference
 
 REHEARSED = 4
 
@@ -43,10 +44,7 @@ def rehearse(task: Task, place: str) -> None:
         raise InputError(
             f"{place}.train.batch_size {version.train.batch_size} is above the {len(data.train):,} training samples."
         )
-    try:
-        Team(*team_place()).check_batch(version.train.batch_size, version.train.accumulate)
-    except InputError as error:
-        raise InputError(f"{place}.train: {error}") from error
+    _check_team(task, place)
     for one in task.earlier:
         known = one.classes(data) if isinstance(one, Recorded) else one.classes
         material.class_map(known, data, f"the version '{one.name}'")
@@ -64,10 +62,32 @@ def rehearse(task: Task, place: str) -> None:
             ) from error
 
 
+def _check_team(task: Task, place: str) -> None:
+    """What several processes cannot do together."""
+    assert task.version.train is not None
+    rank, world = team_place()
+    try:
+        Team(rank, world).check_batch(task.version.train.batch_size, task.version.train.accumulate)
+    except InputError as error:
+        raise InputError(f"{place}.train: {error}") from error
+    if world == 1:
+        return
+    check_not_sharded()
+    if task.ensemble.spread and task.ensemble.members < world:
+        raise InputError(
+            f"{place}.method.ensemble.spread: {task.ensemble.members} members cannot be spread over {world} processes."
+        )
+    if task.ensemble.spread and getattr(build(task.method), "perturbation", None) is not None:
+        raise InputError(
+            f"{place}.method.ensemble.spread: a perturbation needs gradients through every member; set one of them."
+        )
+
+
 def rehearse_given(task: Task, given: Release, place: str) -> None:
     """A version that is there already answers for a few rows, with as many logits as it has classes."""
     few = replace(task.data, test=task.data.test.select(range(min(REHEARSED, len(task.data.test)))))
     try:
+        _check_split(given.network, few, given.normalisation)
         width = given.logits(few).shape[-1]
     except FlipguardError as error:
         raise InputError(f"{place}: {error}") from error
@@ -80,6 +100,12 @@ def rehearse_given(task: Task, given: Release, place: str) -> None:
             f"{place}: {given.model.name} gives {width} logits a sample and has {len(given.classes)} classes: name its "
             "own with classes."
         )
+
+
+def _check_split(network: nn.Module, data: DataSet, normalisation: Normalisation | None) -> None:
+    """Somebody else's network, whose head was taken out, must still say what it said."""
+    if isinstance(network, SplitClassifier):
+        check_split(network, next(iter(Batches(data.test, REHEARSED, normalisation=normalisation))).x)
 
 
 def _line(error: Exception) -> str:
@@ -112,6 +138,8 @@ def _one_step(task: Task, model: ModelSpec, method: Any) -> None:
         return model.build(classes, member)
 
     network, kind = build_member(0).eval(), card_of(task.method).kind
+    if isinstance(network, SplitClassifier):
+        check_split(network, batch.x)
     _check_vocabulary(task, network, batch)
     if kind != "objective":
         network(batch.x)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from torch import nn
 
 from flipguard.checkpoints import load_checkpoint, load_weights, save_checkpoint
-from flipguard.data import DataSet, Encoder, read_encoder
+from flipguard.data import DataSet, Encoder, encoded_by, read_encoder
 from flipguard.ensembles import BatchEnsemble, Combination, DeepEnsemble, batch_ensemble
 from flipguard.predictions import Predictions
 from flipguard.releases import material
@@ -30,7 +30,8 @@ class Release:
     """A network in evaluation mode with what goes with it.
 
     `members` is above 1 for the ensemble itself, which answers as one network. `facts` say where it comes from: data,
-    method, seeds, versions of what was used.
+    method, seeds, versions of what was used. `called` is the network's name where it was first made; the `model` of a
+    release that was read may go by the place that it was read from.
     """
 
     name: str
@@ -42,10 +43,16 @@ class Release:
     combination: Combination = "logits"
     facts: Mapping[str, Any] = field(default_factory=dict)
     encoder: Encoder | None = None
+    called: str | None = None
+
+    def known(self, data: DataSet) -> DataSet:
+        """The data with its texts as this network knows them: by the tokenizer that came with it."""
+        return data if self.encoder is None else encoded_by(data, self.encoder)
 
     def logits(self, data: DataSet, part: str = "test", *, device: str = "cpu") -> npt.NDArray[np.float32]:
-        """(N, C) over a part of any data, its inputs scaled as this network knows them."""
-        return predict_logits(self.network, replace(data, normalisation=self.normalisation), part, device=device)
+        """(N, C) over a part of any data, its inputs scaled and its texts encoded as this network knows them."""
+        data = replace(self.known(data), normalisation=self.normalisation)
+        return predict_logits(self.network, data, part, device=device)
 
     def says(self, data: DataSet, part: str, *, device: str = "cpu") -> npt.NDArray[np.int64] | None:
         """The class codes (N,) that it predicts, as the data numbers them."""
@@ -57,7 +64,8 @@ class Release:
 
         The data may have other classes, as after growth: labels are then written by name.
         """
-        facts: dict[str, Any] = {"model": self.model.name, "version": self.name, "metadata": dict(self.facts)}
+        called = self.called or self.model.name
+        facts: dict[str, Any] = {"model": called, "version": self.name, "metadata": dict(self.facts)}
         if not set(data.classes) & set(self.classes):
             raise InputError(
                 f"{data.name} has none of the {len(self.classes)} classes that '{self.name}' knows (it has "
@@ -84,7 +92,7 @@ class Release:
             "format": FORMAT,
             "version": self.name,
             "kind": self._kind(),
-            "model": {"name": self.model.name, "options": dict(self.model.options)},
+            "model": {"name": self.called or self.model.name, "options": dict(self.model.options)},
             "members": self.network.members if isinstance(self.network, BatchEnsemble) else self.members,
             "combination": self.combination,
             "classes": list(self.classes),
@@ -133,7 +141,8 @@ def load_release(path: str | Path, version: str | None = None, *, trust: bool = 
     facts = {name: value for name, value in card.items() if name not in own}
     encoder = read_encoder(home / TOKENIZER) if (home / TOKENIZER).is_file() else None
     name = str(card.get("version"))
-    return Release(name, network, model, classes, normalisation, members, combination, facts, encoder)
+    called = str(card["model"]["name"])
+    return Release(name, network, model, classes, normalisation, members, combination, facts, encoder, called)
 
 
 def predict_release(
@@ -148,7 +157,7 @@ def predict_release(
     """What a released network says about a part of any data whose classes it knows; `trust` as for `load_release`."""
     release = load_release(path, version, trust=trust)
     check_data(plan, "data")
-    data = material.load(plan)
+    data = material.load(plan, encoder=release.encoder)
     data.part(part)
     try:
         return release.predictions(data, part, device=material.device_of(device))

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -27,7 +27,14 @@ RUN_STRIDE, VERSION_STRIDE = 1_000_000, 1_000
 """Version i of a run by seed s draws from s·RUN_STRIDE + i·VERSION_STRIDE, and its members from the numbers after."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_GIVEN = ("run", "checkpoint", "predictions")
+_NETWORK = {"classes", "normalisation"}
+_GIVEN = {
+    "run": set[str](),
+    "checkpoint": {"model", "output", *_NETWORK},
+    "factory": _NETWORK,
+    "predictions": set[str](),
+}
+"""The forms of a version that is there already, and what else can be said of each."""
 
 
 def resolve(spec: TrainSpec) -> TrainSpec:
@@ -84,22 +91,30 @@ def _check_names(names: list[str | None]) -> None:
 
 def _given(place: str, version: VersionPlan, form: str) -> VersionPlan:
     """A version that is not trained here."""
-    allowed = {"name", form} | ({"model", "classes"} if form == "checkpoint" else set())
+    allowed = {"name", form} | _GIVEN[form]
     for name in type(version).model_fields:
         if name in version.model_fields_set - allowed and getattr(version, name) is not None:
             raise InputError(f"{place} has {form}, so it is not trained, and {name} has no meaning there.")
-    if form == "checkpoint" and version.model is None and not str(version.checkpoint).endswith(".onnx"):
+    graph = str(version.checkpoint).endswith(".onnx")
+    if form == "checkpoint" and version.model is None and not graph:
         raise InputError(f"{place}.model is missing: it says which network the checkpoint holds.")
+    if graph and version.model is not None:
+        raise InputError(f"{place}.model has no meaning: {version.checkpoint} says itself which network it is.")
+    if version.output is not None and not graph:
+        raise InputError(f"{place}.output names one of an .onnx file's outputs, and {version.checkpoint} is none.")
     return version
 
 
 def _trained(spec: TrainSpec, place: str, version: VersionPlan, index: int) -> VersionPlan:
     if version.model is None:
         raise InputError(
-            f"{place} needs a model to train, or run, checkpoint or predictions of one that is there already."
+            f"{place} needs a model to train, or run, checkpoint, factory or predictions of one that is there already."
         )
     if version.classes is not None:
         raise InputError(f"{place}.classes are those of a checkpoint; to train on fewer, set {place}.data.classes.")
+    for name in ("normalisation", "output"):
+        if getattr(version, name) is not None:
+            raise InputError(f"{place}.{name} is a checkpoint's, and this version is trained here.")
     if version.seed is not None and version.seeds is not None:
         raise InputError(f"{place} has seed and seeds: give one of them.")
     train = laid_over(spec.train, version.train)
@@ -107,7 +122,7 @@ def _trained(spec: TrainSpec, place: str, version: VersionPlan, index: int) -> V
     plan, method_place = (version.method, f"{place}.method") if version.method else (spec.method, "method")
     if version.method is None and index == 0 and _wants_old(plan, version, train, method_place):
         plan, method_place = MethodPlan(name="none"), "method"
-    method = _method(plan, train, method_place)
+    method = settled(plan, train, method_place)
     needed = needs_of(method, train, method_place)
     if index == 0 and _wants_old(method, version, train, method_place):
         raise InputError(f"{place} is the first version, and {method.name} needs an old one: give it another method.")
@@ -178,7 +193,7 @@ def build(method: MethodPlan, place: str = "method") -> Any:
 def needs_of(method: MethodPlan, train: TrainPlan, place: str) -> tuple[str, ...]:
     """The references that the method needs with its options."""
     card = card_of(method, place)
-    return tuple(getattr(build(_method(method, train, place), place), "needs", card.references))
+    return tuple(getattr(build(settled(method, train, place), place), "needs", card.references))
 
 
 def starts_from_old(method: MethodPlan, version: VersionPlan) -> bool:
@@ -191,7 +206,7 @@ def _wants_old(method: MethodPlan, version: VersionPlan, train: TrainPlan, place
     return "old" in needs_of(method, train, place) or starts_from_old(method, version)
 
 
-def _method(plan: MethodPlan, train: TrainPlan, place: str) -> MethodPlan:
+def settled(plan: MethodPlan, train: TrainPlan, place: str) -> MethodPlan:
     """With every option of the method's card written out."""
     card = card_of(plan, place)
     known = card.parameters()
@@ -248,6 +263,9 @@ def _check_option(card: Card, name: str, value: Any, default: Any, place: str) -
 
 def _check_type(owner: Any, name: str, value: Any, place: str) -> None:
     hint = get_type_hints(owner).get(name, Any)
+    if isinstance(value, str | dict) and any(is_dataclass(kind) for kind in get_args(hint)):
+        # A perturbation by its kind or its options: the method itself makes one of it, or says what is wrong.
+        return
     try:
         TypeAdapter(hint).validate_python(value, strict=True)
     except ValidationError as error:

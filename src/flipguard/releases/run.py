@@ -2,27 +2,25 @@
 
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from flipguard.checkpoints import load_checkpoint, load_weights
 from flipguard.data import DataSet
 from flipguard.releases import material
 from flipguard.releases.folder import CARD, RUN, RunFolder, made, read_json
+from flipguard.releases.given import given_release
 from flipguard.releases.listener import Listener
 from flipguard.releases.outcome import Outcome, conclude
 from flipguard.releases.plan import DataPlan, TrainPlan, TrainSpec, VersionPlan
-from flipguard.releases.provenance import facts_of, versions_used
+from flipguard.releases.provenance import versions_used
 from flipguard.releases.recorded import Recorded
 from flipguard.releases.references import Earlier, Task, members
 from flipguard.releases.rehearsal import rehearse, rehearse_given
-from flipguard.releases.release import Release, load_release, version_home
+from flipguard.releases.release import Release, load_release
 from flipguard.releases.repair import clear_damage, is_broken, repairable, told
 from flipguard.releases.resolved import as_dict, data_of, resolve
 from flipguard.releases.trust import check_spec
 from flipguard.releases.version import help_make, keep_earlier, keep_predictions, make_version
-from flipguard.training import ModelSpec
 from flipguard.training.distributed import POLL_SECONDS, wait_for
 from flipguard.training.distributed import place as team_place
 from flipguard.types import InputError
@@ -48,8 +46,10 @@ def train(
     first alone checks, writes and compares; the outcome of the others has nothing but names.
     """
     listener = listener or Listener()
-    jobs = [_Job(each, RunFolder(folder), listener, device, trust, repair) for each, folder in _runs(spec, Path(out))]
-    runs = [_train_one(job) if leads() else _follow(job) for job in jobs]
+    if spec.artifacts is not None:
+        raise InputError("artifacts is where the machines of a cluster keep their work: give --on, or leave it out.")
+    jobs = [Job(each, RunFolder(folder), listener, device, trust, repair) for each, folder in runs_of(spec, Path(out))]
+    runs = [train_one(job) if leads() else _follow(job) for job in jobs]
     if not isinstance(spec.seed, list):
         return runs[0]
     return Outcome(Path(out), runs[0].versions, found=all(run.found for run in runs), runs=tuple(runs))
@@ -60,28 +60,34 @@ def leads() -> bool:
     return team_place()[0] == 0
 
 
+def alone() -> bool:
+    """Whether no launcher has started other processes beside this one."""
+    return team_place()[1] == 1
+
+
 def check(spec: TrainSpec, out: str | Path, *, device: str | None = None, trust: bool = False) -> TrainSpec:
     """Everything that `train` checks before it trains; nothing is written. Returns the spec, resolved for one seed."""
-    runs = _runs(spec, Path(out))
+    runs = runs_of(spec, Path(out))
     for resolved, folder in runs:
-        job = _Job(resolved, RunFolder(folder), Listener(), device, trust)
+        job = Job(resolved, RunFolder(folder), Listener(), device, trust)
         job.check_sources()
         job.folder.check(as_dict(resolved))
         job.rehearse()
     return runs[0][0]
 
 
-def _runs(spec: TrainSpec, out: Path) -> list[tuple[TrainSpec, Path]]:
+def runs_of(spec: TrainSpec, out: Path) -> list[tuple[TrainSpec, Path]]:
     """A resolved spec and a folder for each seed."""
     if not isinstance(spec.seed, list):
         return [(resolve(spec), out)]
     return [(resolve(spec.model_copy(update={"seed": seed})), out / f"seed_{seed}") for seed in spec.seed]
 
 
-def _train_one(job: "_Job") -> Outcome:
+def train_one(job: "Job", *, patience: float = 0.0) -> Outcome:
+    """A run over one seed to its end."""
     folder, resolved, listener = job.folder, as_dict(job.spec), job.listener
     job.check_sources()
-    with folder.held(), repairable(folder.path, folder.members(job.spec.members)):
+    with folder.held(patience), repairable(folder.path, folder.members(job.spec.members)):
         folder.check(resolved)
         if job.repair:
             job.clear_damage()
@@ -100,7 +106,7 @@ def _train_one(job: "_Job") -> Outcome:
     return outcome
 
 
-def _follow(job: "_Job") -> Outcome:
+def _follow(job: "Job") -> Outcome:
     """Train along with the first process, once that has found everything in order."""
     job.listener, resolved = Listener(), as_dict(job.spec)
     while not job.folder.holds(resolved):
@@ -111,7 +117,7 @@ def _follow(job: "_Job") -> Outcome:
 
 
 @dataclass
-class _Job:
+class Job:
     """A resolved spec at work in a folder."""
 
     spec: TrainSpec
@@ -121,7 +127,8 @@ class _Job:
     trust: bool = False
     repair: bool = False
     lost: dict[str, list[Path]] = field(default_factory=dict)
-    _loaded: dict[str, DataSet] = field(default_factory=dict)
+    loaded: dict[str, DataSet] = field(default_factory=dict)
+    """The data by its plan as JSON: what several versions, or several jobs, share is loaded once."""
 
     @property
     def versions(self) -> list[VersionPlan]:
@@ -134,9 +141,9 @@ class _Job:
         """The version's data, loaded once for all versions that share it."""
         plan = data_of(self.spec, version, f"version {version.name}")
         key = plan.model_dump_json()
-        if key not in self._loaded:
-            self._loaded[key] = material.load(plan)
-        return plan, self._loaded[key]
+        if key not in self.loaded:
+            self.loaded[key] = material.load(plan)
+        return plan, self.loaded[key]
 
     def fingerprints(self) -> dict[str, dict[str, str]]:
         return {
@@ -209,7 +216,8 @@ class _Job:
                     rehearse(task, f"version {version.name}")
                 network = material.build(material.model_spec(version.model), len(task.data.classes), 0, "model")
                 model = material.model_spec(version.model)
-                earlier.append(Release(task.name, network, model, task.data.classes, task.data.normalisation))
+                scale, encoder = task.data.normalisation, task.data.encoder
+                earlier.append(Release(task.name, network, model, task.data.classes, scale, encoder=encoder))
             else:
                 given = self._given(task)
                 if isinstance(given, Release) and not self.is_done(version):
@@ -297,28 +305,4 @@ class _Job:
             recorded = Recorded.read(task.name, version.predictions)
             recorded.check(task.data)
             return recorded
-        if version.run is not None:
-            found = load_release(version_home(Path(version.run)), trust=self.trust)
-            source = {"source": version.run, "test": task.data.fingerprint("test")}
-            return replace(found, name=task.name, facts={**found.facts, **source})
-        return _from_checkpoint(task)
-
-
-def _from_checkpoint(task: Task) -> Release:
-    version, data = task.version, task.data
-    assert version.checkpoint is not None
-    classes = tuple(version.classes or data.classes)
-    if version.checkpoint.endswith(".onnx"):
-        graph = ModelSpec(f"onnx:{version.checkpoint}")
-        network = material.build(graph, len(classes), 0, f"version {task.name}")
-        source: dict[str, Any] = {"source": version.checkpoint, **facts_of(task)}
-        return Release(task.name, network, graph, classes, data.normalisation, facts=source, encoder=data.encoder)
-    assert version.model is not None
-    if not version.checkpoint.endswith(".safetensors"):
-        raise InputError(f"version {task.name}: {version.checkpoint} is no .safetensors file; nothing else is loaded.")
-    model = material.model_spec(version.model)
-    tensors, _ = load_checkpoint(version.checkpoint)
-    network = material.build(model, len(classes), 0, f"version {task.name}")
-    load_weights(network, tensors, version.checkpoint).eval()
-    facts: dict[str, Any] = {"source": version.checkpoint, **facts_of(task)}
-    return Release(task.name, network, model, classes, data.normalisation, facts=facts, encoder=data.encoder)
+        return given_release(task, trust=self.trust)

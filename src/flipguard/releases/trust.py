@@ -24,7 +24,7 @@ def check_spec(spec: TrainSpec, *, trust: bool) -> None:
     """Every network that a resolved spec names."""
     for version in spec.versions or []:
         ensemble = version.method.ensemble if version.method is not None else None
-        models = [version.model, *((ensemble.model or []) if ensemble is not None else [])]
+        models = [version.model, version.factory, *((ensemble.model or []) if ensemble is not None else [])]
         for model in models:
             if model is not None:
                 check_name(model.name, f"version {version.name}", trust=trust)

@@ -1,11 +1,18 @@
 """Tables of what training does: the demo's outcome, and the list of methods."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
+
+ONE_LINE = ("method", "kind", "held to", "trainings", "inference")
+SEVERAL_LINES = 48
+"""What papers and parameters need between them, so that their words stay whole."""
+WIDEST = 160
 
 _COLUMNS = (
     ("error old", "error_rate_old"),
@@ -56,20 +63,60 @@ def _summary(by_method: Mapping[str, Mapping[str, Any]]) -> str:
     )
 
 
-def methods_report(cards: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """One row per method: its kind, where it comes from, what it costs, its parameters with their defaults."""
+@dataclass(frozen=True)
+class MethodsReport:
+    """The methods: kind, where each comes from, what it costs, its parameters with their defaults.
+
+    A row for each; where a terminal is too narrow for whole words, a paragraph for each.
+    """
+
+    cards: Sequence[Mapping[str, Any]]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        rows = [_row(card) for card in self.cards]
+        whole = [max(len(title), *(len(row[title]) for row in rows)) for title in ONE_LINE]
+        left = min(options.max_width, WIDEST) - sum(whole) - 2 * (len(ONE_LINE) + 1)
+        yield _methods_table(rows, left) if left >= SEVERAL_LINES else Group(*map(_paragraph, self.cards))
+
+
+def _methods_table(rows: Sequence[Mapping[str, str]], left: int) -> Table:
+    """`left` is what the two long columns share."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    # With these two set, the words of a log 100 columns wide stay whole.
-    widths = {"paper, equation": 16, "parameters": 20}
-    for title in ("method", "kind", "paper, equation", "held to", "trainings", "inference", "parameters"):
-        table.add_column(title, overflow="fold", width=widths.get(title))
-    for card in cards:
-        parameters = ", ".join(f"{name}={_short(value)}" for name, value in card["parameters"].items())
-        references = ", ".join(card["references"]) or "-"
-        source = card["paper"] if card["equation"] == "-" else f"{card['paper']}, eq. {card['equation']}"
-        facts = (card["name"], card["kind"], source, references, card["training_cost"], card["inference_cost"])
-        table.add_row(*(Text(str(fact)) for fact in (*facts, parameters)))
+    widths = {"paper, equation": 2 * left // 5, "parameters": left - 2 * left // 5}
+    for title in rows[0]:
+        table.add_column(title, overflow="fold", no_wrap=title in ONE_LINE, width=widths.get(title))
+    for row in rows:
+        table.add_row(*map(Text, row.values()))
     return table
+
+
+def _row(card: Mapping[str, Any]) -> dict[str, str]:
+    references, source, parameters = _told(card)
+    return {
+        "method": str(card["name"]),
+        "kind": str(card["kind"]),
+        "paper, equation": source,
+        "held to": references,
+        "trainings": str(card["training_cost"]),
+        "inference": str(card["inference_cost"]),
+        "parameters": parameters,
+    }
+
+
+def _paragraph(card: Mapping[str, Any]) -> RenderableType:
+    references, source, parameters = _told(card)
+    costs = f"trainings {card['training_cost']}, inference {card['inference_cost']}"
+    held = f"held to {references}; " if references != "-" else ""
+    head = Text.assemble((str(card["name"]), "bold"), f"  {card['kind']}")
+    lines = [Text(line) for line in (source, held + costs)] + [Text(parameters, style="dim")]
+    return Group(head, *(Padding(line, (0, 0, 0, 2)) for line in lines))
+
+
+def _told(card: Mapping[str, Any]) -> tuple[str, str, str]:
+    """What it is held to, where it comes from, its parameters."""
+    parameters = ", ".join(f"{name}={_short(value)}" for name, value in card["parameters"].items())
+    source = card["paper"] if card["equation"] == "-" else f"{card['paper']}, eq. {card['equation']}"
+    return ", ".join(card["references"]) or "-", source, parameters
 
 
 def _short(value: Any) -> str:

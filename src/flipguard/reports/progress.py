@@ -38,15 +38,33 @@ class _Version:
         return 1 + self.members / 3
 
     @property
-    def units(self) -> float:
-        return self.members * self.member_epochs + self.epochs * self.epoch_units
+    def member_units_left(self) -> float:
+        # Epochs begin when all members are there.
+        return 0.0 if self._ended or self.figures else (self.members - self.members_done) * self.member_epochs
 
     @property
-    def units_done(self) -> float:
-        if self.state in ("done", "found"):
-            return self.units
+    def epoch_units_left(self) -> float:
         trained = self.figures["epoch"] + 1 if self.figures else 0
-        return self.members_done * self.member_epochs + trained * self.epoch_units
+        return 0.0 if self._ended else (self.epochs - trained) * self.epoch_units
+
+    @property
+    def _ended(self) -> bool:
+        return self.state in ("done", "found")
+
+
+@dataclass
+class _Pace:
+    """Seconds per unit over the stretches that were measured; None before the first."""
+
+    seconds: float = 0.0
+    units: float = 0.0
+
+    def add(self, seconds: float, units: float) -> None:
+        self.seconds, self.units = self.seconds + seconds, self.units + units
+
+    @property
+    def known(self) -> float | None:
+        return self.seconds / self.units if self.units > 0 else None
 
 
 class Progress(Listener):
@@ -54,48 +72,74 @@ class Progress(Listener):
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
-        self.folder, self.versions, self._began = "", {}, clock()  # type: str, dict[str, _Version], float
-        self._head_start = 0.0
+        self.folder, self.versions = "", {}  # type: str, dict[str, _Version]
+        self._start()
+
+    def _start(self) -> None:
+        self._began = self._heard = self._clock()
+        # Members may train side by side, so that theirs is another pace than an epoch's of the version itself. What a
+        # first epoch took counts only until there is a second one: it also waits for what is set up once.
+        self._members_pace, self._first, self._steady = _Pace(), _Pace(), _Pace()
 
     def run_begins(self, folder: str, spec: Mapping[str, Any]) -> None:
-        self.folder, self._began = folder, self._clock()
+        self.folder = folder
         self.versions = {version["name"]: _planned(version) for version in spec["versions"]}
-        self._head_start = 0.0
+        self._start()
 
     def version_begins(self, version: str, method: str, epochs: int) -> None:
         self.versions[version].state = "training"
 
     def members(self, version: str, done: int, total: int) -> None:
         known = self.versions[version]
-        if known.state == "training":
-            # Members that were there already, as the first call tells, say nothing about how fast this machine is.
-            self._head_start += done * known.member_epochs
-            known.state = "members"
+        spent = self._passed()
+        if known.state == "members":
+            self._members_pace.add(spent, (done - known.members_done) * known.member_epochs)
+        # Members that were there already, as the first call tells, say nothing about how fast this machine is.
+        known.state = "members"
         known.members_done, known.members = done, total
 
     def epoch(self, version: str, figures: Mapping[str, Any]) -> None:
-        self.versions[version].figures = figures
+        known = self.versions[version]
+        spent = self._passed()
+        if known.state == "epochs":
+            self._steady.add(spent, known.epoch_units)
+        else:
+            self._first.add(min(spent, figures["seconds"]), known.epoch_units)
+        known.state, known.figures = "epochs", figures
 
     def version_ends(self, version: str, *, found: bool) -> None:
-        known = self.versions[version]
-        known.state = "found" if found else "done"
-        if found:
-            self._head_start += known.units
+        self._passed()
+        self.versions[version].state = "found" if found else "done"
+
+    def _passed(self) -> float:
+        """Seconds since this was last asked."""
+        before, self._heard = self._heard, self._clock()
+        return self._heard - before
 
     def seconds_left(self) -> float | None:
-        """By what this call has done so far; None before anything is."""
-        done = sum(version.units_done for version in self.versions.values()) - self._head_start
-        left = sum(version.units - version.units_done for version in self.versions.values())
-        return None if done <= 0 else (self._clock() - self._began) * left / done
+        """By what this call has done so far; None before anything is. It runs down until the next thing is done."""
+        steady = self._steady.known
+        own = self._first.known if steady is None else steady
+        beside = self._members_pace.known
+        # The one stands in for the other as long as that is all there is.
+        own, beside = (beside if own is None else own), (own if beside is None else beside)
+        if own is None or beside is None:
+            return None
+        left = sum(
+            beside * version.member_units_left + own * version.epoch_units_left for version in self.versions.values()
+        )
+        return max(0.0, left - (self._clock() - self._heard))
 
 
 def _planned(version: Mapping[str, Any]) -> _Version:
     method = version.get("method", {})
     ensemble = method.get("ensemble") or {}
+    # The paragon is its members, with nothing to train after them.
+    trains = method and method.get("name") != "paragon"
     return _Version(
         version["name"],
         method.get("name", "given"),
-        version.get("train", {}).get("epochs", 0) if method else 0,
+        version.get("train", {}).get("epochs", 0) if trains else 0,
         ensemble.get("members", 0),
         ensemble.get("train", {}).get("epochs", 0),
     )
@@ -110,7 +154,8 @@ class PlainProgress(Progress):
 
     def run_begins(self, folder: str, spec: Mapping[str, Any]) -> None:
         super().run_begins(folder, spec)
-        self._say(f"{clean(folder, 200)}: {len(self.versions)} versions\n")
+        number = len(self.versions)
+        self._say(f"{clean(folder, 200)}: {number} version{'' if number == 1 else 's'}\n")
 
     def version_begins(self, version: str, method: str, epochs: int) -> None:
         super().version_begins(version, method, epochs)

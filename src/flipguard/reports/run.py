@@ -2,6 +2,7 @@
 
 import statistics
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
@@ -9,14 +10,17 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from flipguard.analysis.runs import is_run, read_run
 from flipguard.comparison.result import Comparison
 from flipguard.reports.markdown import comparison_markdown, matrix_markdown
+from flipguard.reports.strips import sparkline
 from flipguard.reports.terminal import comparison_report, matrix_report
-from flipguard.reports.wording import NONE, clean
+from flipguard.reports.wording import NONE, clean, percent
 
 if TYPE_CHECKING:
     from flipguard.releases.outcome import Outcome
 
+SPARKS = 30
 FIGURES = {
     "error_rate_old": "error, old",
     "error_rate_new": "error, new",
@@ -37,10 +41,39 @@ def _sections(outcome: "Outcome") -> Iterator[RenderableType]:
     if outcome.runs:
         yield Padding(_seeds_table(outcome.runs), (1, 0, 0, 0))
         return
+    epochs = _epochs_table(outcome.folder)
+    if epochs.row_count:
+        yield Padding(epochs, (1, 0, 0, 0))
     if outcome.matrix is not None:
         yield Padding(matrix_report(outcome.matrix), (1, 0, 0, 0))
     if outcome.comparisons:
         yield Padding(comparison_report(outcome.comparisons[-1]), (1, 0, 0, 0))
+
+
+def _epochs_table(folder: Path) -> Table:
+    """How error and flips went while each version was trained, as they were measured then."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
+    for name in ("over epochs", "", "", "first", "last"):
+        table.add_column(name, justify="right" if name in ("first", "last") else "left", no_wrap=True)
+    runs = [read_run(folder)] if is_run(folder) else []
+    for version, each in ((version, run.epochs(version)) for run in runs for version in run.versions):
+        for title, field in (("error", "error_rate_new"), ("NFR", "negative_flip_rate")):
+            known = [line[field] for line in each if line.get(field) is not None]
+            if len(known) > 1:
+                ends = percent(known[0]), percent(known[-1])
+                table.add_row(Text(clean(version, 20)), title, sparkline(thinned(known, SPARKS)), *ends)
+    return table
+
+
+def thinned(values: Sequence[float], most: int) -> list[float]:
+    """At most so many of the values, evenly, with the first and the last.
+
+    >>> thinned([0, 1, 2, 3, 4, 5, 6], 4)
+    [0, 2, 4, 6]
+    """
+    if len(values) <= most:
+        return list(values)
+    return [values[round(place * (len(values) - 1) / (most - 1))] for place in range(most)]
 
 
 def _seeds_table(runs: "Sequence[Outcome]") -> Table:

@@ -1,7 +1,9 @@
 """Small plots of one line for the terminal: they read without colour, too."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from flipguard.comparison.result import Comparison
@@ -17,18 +19,24 @@ _MARKS = {
 }
 
 
-def outcome_strip(comparison: Comparison) -> Text:
-    """All labelled samples as one strip, and what its signs mean."""
-    counts = outcome_counts(comparison)
-    cells = shares(list(counts.values()), WIDTH)
-    strip, legend = Text(), Text()
-    for (name, n), length in zip(counts.items(), cells, strict=True):
-        sign, style = _MARKS[name]
-        strip.append(sign * length, style)
-        legend.append(sign, style)
-        legend.append(f" {name} {percent(n / comparison.labelled)}   ")
-    legend.rstrip()
-    return Text.assemble(strip, "\n", legend)
+@dataclass(frozen=True)
+class OutcomeStrip:
+    """All labelled samples as one strip, and what its signs mean; in a narrow terminal the meanings take two lines."""
+
+    comparison: Comparison
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        counts = outcome_counts(self.comparison)
+        strip, meanings = Text(), []
+        cells = shares(list(counts.values()), min(WIDTH, options.max_width))
+        for (name, n), length in zip(counts.items(), cells, strict=True):
+            sign, style = _MARKS[name]
+            strip.append(sign * length, style)
+            meanings.append(Text.assemble((sign, style), f" {name} {percent(n / self.comparison.labelled)}"))
+        yield strip
+        gap = Text("   ")
+        line = gap.join(meanings)
+        yield from [line] if line.cell_len <= options.max_width else [gap.join(meanings[:2]), gap.join(meanings[2:])]
 
 
 def shares(counts: Sequence[int], width: int) -> list[int]:

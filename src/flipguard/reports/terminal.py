@@ -2,15 +2,16 @@
 
 import io
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from flipguard.comparison.result import Comparison, Figure, Matrix
 from flipguard.comparison.result import Group as Part
-from flipguard.reports.strips import outcome_strip, sparkline
+from flipguard.reports.strips import OutcomeStrip, sparkline
 from flipguard.reports.wording import (
     NONE,
     class_groups,
@@ -33,6 +34,7 @@ from flipguard.reports.wording import (
 PLAIN_WIDTH = 100
 MOST_GROUPS = 5
 MOST_FLIPS = 5
+PAIRS = "NFR from ↓ to →"
 HARM, GAIN, UNSURE, QUIET = "red", "green", "yellow", "dim"
 
 
@@ -63,7 +65,7 @@ def _sections(comparison: Comparison) -> Iterator[RenderableType]:
     yield Text.assemble((old, "bold"), " → ", (new, "bold"), (f"   {_samples(comparison)}", QUIET))
     yield Text(verdict(comparison), style=_verdict_style(comparison))
     if comparison.labelled:
-        yield _gap(outcome_strip(comparison))
+        yield _gap(OutcomeStrip(comparison))
     yield _gap(_flip_table(comparison))
     models = _model_table(comparison)
     if models.row_count:
@@ -221,13 +223,13 @@ def _worst_table(comparison: Comparison) -> Table:
     shown = flips[:MOST_FLIPS]
     # Without scores none is worse than another: they are one of each of the classes that hurt most.
     title = "worst flips" if scored else f"{len(shown)} of {comparison.negative_flips:,} flips"
-    columns = [f"{title}: id", "label", "old → new", *(["confidence"] if scored else [])]
-    table = _table(*columns, *(["old rank of new"] if ranked else []))
+    # A negative flip's label is what the old model said.
+    columns = [f"{title}: id", "label, old → new", *(["confidence"] if scored else [])]
+    table = _table(*columns, *(["old rank"] if ranked else []))
     for flip in shown:
         cells = [
             Text(clean(flip.id, 40)),
-            Text(_class(flip.label)),
-            Text.assemble(_class(flip.old), " → ", (_class(flip.new), HARM)),
+            Text.assemble(_class(flip.label), " → ", (_class(flip.new), HARM)),
         ]
         if scored:
             cells.append(Text(confidences(flip)))
@@ -260,17 +262,8 @@ def _gate_table(comparison: Comparison) -> RenderableType:
 
 
 def matrix_report(matrix: Matrix) -> RenderableType:
-    """Row: the version before, column: the version after. Consecutive updates are bold, the way back is dim."""
-    names = [clean(name, 30) for name in matrix.versions]
-    numbers = [str(i + 1) for i in range(len(names))]
-    table = _table("NFR from ↓ to →", "error", *numbers, right=tuple(range(2, len(names) + 2)))
-    for i, name in enumerate(names):
-        cells = [
-            Text(NONE if i == j else percent(figure.value), style=_matrix_style(i, j))
-            for j, figure in enumerate(matrix.negative_flip_rate[i])
-        ]
-        table.add_row(Text(f"{i + 1} {name}"), with_interval(matrix.error_rate[i]), *cells)
-    updates = len(names) - 1
+    """Every version against every other, and how error and flips went from version to version."""
+    updates = len(matrix.versions) - 1
     line = Text.assemble(
         (f"{matrix.sum_negative_flips:,} negative flips", "bold"),
         f" over {updates} {'update' if updates == 1 else 'updates'} of {matrix.n:,} samples",
@@ -282,8 +275,45 @@ def matrix_report(matrix: Matrix) -> RenderableType:
     for title, figures, lead in (("error", matrix.error_rate, []), ("NFR of the update", rates, [None])):
         values = [*lead, *(figure.value for figure in figures)]
         history.add_row(title, sparkline(values), percent(figures[0].value), percent(figures[-1].value))
-    shown = [_gap(table), *([_gap(history)] if updates > 1 else [])]
+    shown = [_gap(_Pairs(matrix)), *([_gap(history)] if updates > 1 else [])]
     return Group(line, *shown, *([_gap(_notes(matrix.notes))] if matrix.notes else []))
+
+
+@dataclass(frozen=True)
+class _Pairs:
+    """Row: the version before, column: the version after. Consecutive updates are bold, the way back is dim.
+
+    Too many columns for the terminal go below each other, a few at a time, after the versions themselves.
+    """
+
+    matrix: Matrix
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        count = len(self.matrix.versions)
+        errors = [with_interval(figure) for figure in self.matrix.error_rate]
+        names = [f"{i + 1} {clean(name, 30)}" for i, name in enumerate(self.matrix.versions)]
+        whole = self._block(PAIRS, names, range(count), errors)
+        if console.measure(whole, options=options.update_width(10_000)).maximum <= options.max_width:
+            yield whole
+            return
+        versions = _table("version", "error")
+        for name, error in zip(names, errors, strict=True):
+            versions.add_row(Text(name), error)
+        yield versions
+        at_once = max(1, (options.max_width - len(f"{PAIRS}  ")) // len("100.00%  "))
+        for first in range(0, count, at_once):
+            part = range(first, min(first + at_once, count))
+            yield _gap(self._block(PAIRS, [str(i + 1) for i in range(count)], part))
+
+    def _block(self, head: str, names: list[str], columns: range, errors: list[str] | None = None) -> Table:
+        lead = [head] if errors is None else [head, "error"]
+        right = tuple(range(len(lead), len(lead) + len(columns)))
+        table = _table(*lead, *(str(j + 1) for j in columns), right=right)
+        for i, name in enumerate(names):
+            rates = self.matrix.negative_flip_rate[i]
+            cells = [Text(NONE if i == j else percent(rates[j].value), style=_matrix_style(i, j)) for j in columns]
+            table.add_row(Text(name), *([] if errors is None else [errors[i]]), *cells)
+        return table
 
 
 def _matrix_style(i: int, j: int) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
@@ -15,15 +15,21 @@ _SHORT = {"old": "run", "new": "run", "model": "name", "method": "name", "data":
 """Keys whose value may be a text, short for a mapping with this one key."""
 
 MOST_BYTES = 4_000_000
+Spec = TypeVar("Spec", bound=BaseModel)
 
 
 def read_training_spec(path: str | Path, changes: Sequence[str] = ()) -> TrainSpec:
     """A YAML file, with `key=value` changes laid over it: keys are dotted, values are YAML."""
     path = Path(path)
+    return parse_training_spec(changed(read_mapping(path, "data, old and new"), changes), path.name)
+
+
+def read_mapping(path: Path, keys: str) -> dict[str, Any]:
+    """The YAML file's keys and values; `keys` are those that an error speaks of."""
     raw = parse_yaml(_text(path), path.name)
     if not isinstance(raw, dict):
-        raise InputError(f"{path.name} must be a mapping with data, old and new, it is {_kind(raw)}.")
-    return parse_training_spec(changed(raw, changes), path.name)
+        raise InputError(f"{path.name} must be a mapping with {keys}, it is {_kind(raw)}.")
+    return raw
 
 
 def _text(path: Path) -> str:
@@ -40,10 +46,15 @@ def _text(path: Path) -> str:
 
 def parse_training_spec(raw: Mapping[str, Any], source: str = "spec") -> TrainSpec:
     """A mapping, as YAML gives it, as a checked spec. Nothing is converted: "3" is no number."""
+    return parse_as(TrainSpec, raw, source)
+
+
+def parse_as(kind: type[Spec], raw: Mapping[str, Any], source: str) -> Spec:
+    """A mapping as a spec of any kind; the first thing that is wrong is an error in one line."""
     try:
-        return TrainSpec.model_validate(dict(raw), strict=True)
+        return kind.model_validate(dict(raw), strict=True)
     except ValidationError as error:
-        raise InputError(f"{source}: {_first_problem(error, raw)}") from error
+        raise InputError(f"{source}: {_first_problem(error, raw, kind)}") from error
 
 
 def read_data_plan(given: Sequence[str]) -> DataPlan:
@@ -61,10 +72,7 @@ def read_data_plan(given: Sequence[str]) -> DataPlan:
     if not isinstance(raw, dict):
         raise InputError(f"{files[0]} must be a mapping with data, it is {_kind(raw)}.")
     raw = changed(raw, changes)
-    try:
-        return DataPlan.model_validate(raw, strict=True)
-    except ValidationError as error:
-        raise InputError(f"--data: {_first_problem(error, raw, DataPlan)}") from error
+    return parse_as(DataPlan, raw, "--data")
 
 
 def training_schema() -> dict[str, Any]:
@@ -128,7 +136,7 @@ def _kind(value: Any) -> str:
     return names.get(type(value), f"a single {type(value).__name__}")
 
 
-def _first_problem(error: ValidationError, raw: Mapping[str, Any], kind: type[BaseModel] = TrainSpec) -> str:
+def _first_problem(error: ValidationError, raw: Mapping[str, Any], kind: type[BaseModel]) -> str:
     problem = error.errors()[0]
     place = _place_in(problem["loc"], raw)
     if problem["type"] == "extra_forbidden":
@@ -177,7 +185,8 @@ def _expected(problem: Any) -> str:
 def _fields_at(place: Sequence[str], kind: type[BaseModel]) -> list[str]:
     """The keys that a place in a spec can have."""
     for part in place:
-        if not part.isdecimal():
+        # What is no field is the name of an entry: a version's place in its list, a network of a bench.
+        if part in kind.model_fields:
             kind = _model_in(kind.model_fields[part].annotation) or kind
     return list(kind.model_fields)
 

@@ -4,7 +4,7 @@ import importlib
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,11 @@ from flipguard.types import InputError, MissingExtra, Output
 
 _ALONE: ContextVar[bool] = ContextVar("alone", default=False)
 POLL_SECONDS = 0.05
+_SHARDED = {
+    "ACCELERATE_USE_FSDP": "sharding by FSDP",
+    "ACCELERATE_USE_DEEPSPEED": "DeepSpeed",
+    "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM",
+}
 
 
 def place() -> tuple[int, int]:
@@ -51,6 +56,17 @@ def wait_for(path: Path) -> None:
         time.sleep(POLL_SECONDS)
 
 
+def check_not_sharded() -> None:
+    """A configuration that cuts a network into pieces is refused: a checkpoint here holds whole weights and optimiser
+    states, in each process the same, and on CPUs accelerate would pass such a configuration over in silence."""
+    for variable, what in _SHARDED.items():
+        if os.environ.get(variable, "false").lower() in ("true", "1"):
+            raise InputError(
+                f"{what} is not supported ({variable} is set): each process holds the whole student. For less memory "
+                "set train.precision: bf16, train.accumulate, train.checkpoint_activations, or method.ensemble.spread."
+            )
+
+
 @dataclass(frozen=True)
 class Team:
     """The processes that train one student together. Alone, every method here returns what it was given."""
@@ -65,6 +81,7 @@ class Team:
         rank, world = place()
         if world == 1:
             return cls(0, 1)
+        check_not_sharded()
         try:
             accelerate = importlib.import_module("accelerate")
         except ImportError as error:
@@ -83,6 +100,13 @@ class Team:
             return student, optimiser
         parallel, prepared = self.accelerator.prepare(student, optimiser)
         return _Parallel(student, parallel), prepared
+
+    def summing_later(self, student: Any) -> AbstractContextManager[Any]:
+        """Within, gradients are not yet averaged over the team: a batch's parts travel once, with the last of them."""
+        if self.accelerator is None:
+            return nullcontext()
+        context: AbstractContextManager[Any] = self.accelerator.no_sync(student.parallel)
+        return context
 
     def check_batch(self, batch_size: int, accumulate: int) -> None:
         """The mean of the processes' means is the batch's mean only when they have equally many rows."""
@@ -109,10 +133,10 @@ class _Parallel:
     """A student whose calls go through its parallel wrapper, with everything else as it was."""
 
     def __init__(self, student: nn.Module, parallel: Any) -> None:
-        self._student, self._parallel = student, parallel
+        self._student, self.parallel = student, parallel
 
     def __call__(self, x: Any, *, features: bool = False) -> Output:
-        answer: Output = self._parallel(x, features=features)
+        answer: Output = self.parallel(x, features=features)
         return answer
 
     def __getattr__(self, name: str) -> Any:

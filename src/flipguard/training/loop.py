@@ -303,10 +303,12 @@ class Run:
         """One update, the gradients of the batch's parts added up."""
         recipe = self.job.recipe
         results = []
-        for part in _parts(batch, recipe.accumulate):
-            with self._autocast():
-                result = self.method(self.called, references, part)
-            (result.loss * (len(part.y) / len(batch.y))).backward()
+        parts = _parts(batch, recipe.accumulate)
+        for number, part in enumerate(parts, 1):
+            with nullcontext() if number == len(parts) else self.team.summing_later(self.called):
+                with self._autocast():
+                    result = self.method(self.called, references, part)
+                (result.loss * (len(part.y) / len(batch.y))).backward()
             results.append((len(part.y) / len(batch.y), result))
         if recipe.clip_norm is not None:
             nn.utils.clip_grad_norm_(self.student.parameters(), recipe.clip_norm)

@@ -3,16 +3,10 @@
 import fcntl
 import hashlib
 import json
-import logging
-import multiprocessing
 import os
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from multiprocessing.context import BaseContext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -22,26 +16,25 @@ from torch import Tensor, nn
 
 from flipguard._version import __version__
 from flipguard.checkpoints import load_checkpoint, load_weights, save_checkpoint
-from flipguard.data import Augmentation, DataSet
+from flipguard.data import Augmentation, DataSet, ImageFiles
 from flipguard.methods import NoTreatment
-from flipguard.training import signals
 from flipguard.training.distributed import alone, own_device, place, wait_for
-from flipguard.training.errors import OutOfMemory
-from flipguard.training.loop import Engine, Run, TrainingError, in_turn
+from flipguard.training.kept import kept_at
+from flipguard.training.loop import Engine, Run
 from flipguard.training.network import ModelSpec, Seeds, begin_network, described
+from flipguard.training.pool import Event, Here, Piece, Pool, Processes, Resources
 from flipguard.training.recipe import Recipe
+from flipguard.training.waves import in_waves
 from flipguard.types import DamagedFile, InputError, Method
 
-LOG = logging.getLogger("flipguard.training")
 MEMBER, STATE = "member.safetensors", "state.safetensors"
 
 
 @dataclass(frozen=True)
-class _Work:
-    """What every member has in common."""
+class MemberPlan:
+    """What all members of an ensemble have in common, beside their data."""
 
     model: ModelSpec
-    data: DataSet
     recipe: Recipe
     method: Method
     augmentation: Augmentation | None
@@ -65,6 +58,7 @@ def fit_members(
     engine: Engine = "auto",
     on_member: Callable[[int, int], None] | None = None,
     repair: bool = False,
+    load: Sequence[bool] | None = None,
 ) -> list[nn.Module]:
     """One trained network per seed, in the order of the seeds, in evaluation mode on the CPU.
 
@@ -74,7 +68,8 @@ def fit_members(
     weights do not depend on how many run; on a GPU they take turns, each captured step on a stream of its own, as many
     at a time as fit into memory. Under a launcher each process trains its share of the members by itself, and takes the
     others from the folder: they are those of one process. `on_member` hears how many are done, out of how many. A kept
-    member whose file is damaged is an error, or with `repair` trained again.
+    member whose file is damaged is an error, or with `repair` trained again. `load` says of each member whether it is
+    to be returned, where all are to be trained and only some are needed here.
     """
     spread = [Seeds.of(seed) if isinstance(seed, int) else seed for seed in seeds]
     if not spread or len(set(spread)) != len(spread):
@@ -84,41 +79,71 @@ def fit_members(
     # Without a folder that all see, each process of a team trains every member.
     rank, world = place() if folder is not None else (0, 1)
     device = own_device(device)
-    work = _Work(model, data, recipe, method or NoTreatment(), augmentation, device, checkpoint_every, engine)
+    plan = MemberPlan(model, recipe, method or NoTreatment(), augmentation, device, checkpoint_every, engine)
     kept = nullcontext(folder) if folder is not None else TemporaryDirectory(prefix="flipguard-")
     # The caller's own draws must not depend on how many members were trained here.
     with kept as home_of_all, torch.random.fork_rng(devices=[]), alone():
         # The content of the data matters only for members that outlive this call.
-        digest = _content(data) if folder is not None else ""
-        homes = [Path(home_of_all) / member_key(work, digest, one) for one in spread]
+        homes = member_homes(plan, data, spread, Path(home_of_all), content=folder is not None)
         members = list(zip(spread, homes, strict=True))
         if repair:
             for home in homes[rank::world]:
-                _clear_damage(home)
+                clear_damaged_member(home)
         there = sum((home / MEMBER).exists() for home in homes)
         mine = [(one, home) for one, home in members[rank::world] if not (home / MEMBER).exists()]
         done = _Progress(there, len(spread), on_member)
-        _train_all(work, mine, 1 if world > 1 else processes, done)
+        _train_all(plan, data, mine, 1 if world > 1 else processes, done)
         for home in homes:
             wait_for(home / MEMBER)
         done.all()
-        return [_load(work, one, home) for one, home in members]
+        wanted = load or [True] * len(members)
+        return [_load(plan, data, one, home) for (one, home), here in zip(members, wanted, strict=True) if here]
 
 
-def _train_all(work: _Work, todo: list[tuple[Seeds, Path]], processes: int | None, done: "_Progress") -> None:
-    if work.device != "cpu":
-        _on_one_device(work, todo, done)
+def member_homes(
+    plan: MemberPlan, data: DataSet, seeds: Sequence[Seeds], folder: Path, *, content: bool = True
+) -> list[Path]:
+    """The folder of each member, called by its key: what it holds decides its name."""
+    digest = _content(data) if content else ""
+    return [folder / _key(plan, data, digest, one) for one in seeds]
+
+
+def member_piece(
+    plan: MemberPlan, data: DataSet, seeds: Seeds, place: str, resources: Resources | None = None
+) -> Piece:
+    """The training of one member as work for any pool; it is kept at `place`, a folder or a storage's address."""
+    return Piece(place, train_member, (plan, seeds, place), data, resources or Resources())
+
+
+def train_member(data: DataSet, plan: MemberPlan, seeds: Seeds, place: str, *, say: Callable[[Any], None]) -> None:
+    """A member to its file, with one thread on the CPU wherever that is: the bits depend on how many there are."""
+    threads = torch.get_num_threads()
+    try:
+        if plan.device == "cpu":
+            torch.set_num_threads(1)
+        with kept_at(place) as home:
+            _train(plan, data, seeds, home)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _train_all(
+    plan: MemberPlan, data: DataSet, todo: list[tuple[Seeds, Path]], processes: int | None, done: "_Progress"
+) -> None:
+    if plan.device != "cpu":
+        _on_one_device(plan, data, todo, done)
         return
     together = min(processes or torch.get_num_threads(), len(todo))
-    if together > 1:
-        _side_by_side(work, todo, together, done)
-        return
-    for one, home in todo:
-        _train_alone(work, one, home)
-        done.more()
+    pool: Pool = Processes(together) if together > 1 else Here()
+
+    def hear(event: Event) -> None:
+        if event.kind == "done":
+            done.more()
+
+    pool.run([member_piece(plan, data, one, str(home)) for one, home in todo], hear)
 
 
-def _clear_damage(home: Path) -> None:
+def clear_damaged_member(home: Path) -> None:
     """Remove a member, or the state of one, that is not what was written."""
     for path in (home / MEMBER, home / STATE):
         try:
@@ -128,20 +153,23 @@ def _clear_damage(home: Path) -> None:
             path.unlink()
 
 
-def member_key(work: _Work, digest: str, seeds: Seeds) -> str:
+def _key(plan: MemberPlan, data: DataSet, digest: str, seeds: Seeds) -> str:
     """Twelve hexadecimal digits that change with anything that decides a member's weights."""
-    text = json.dumps({"content": digest, **_facts(work, seeds)}, sort_keys=True)
+    text = json.dumps({"content": digest, **_facts(plan, data, seeds)}, sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
 
-def _facts(work: _Work, seeds: Seeds) -> dict[str, Any]:
-    return described(work.model, work.data, work.method, work.recipe, seeds, work.augmentation)
+def _facts(plan: MemberPlan, data: DataSet, seeds: Seeds) -> dict[str, Any]:
+    return described(plan.model, data, plan.method, plan.recipe, seeds, plan.augmentation)
 
 
 def _content(data: DataSet) -> str:
     """A hash of the training inputs themselves; the fingerprint knows only ids and labels."""
     x = data.train.x
     hashed = hashlib.blake2b(digest_size=8)
+    if isinstance(x, ImageFiles):
+        # The fingerprint stands for the files; how they are decoded is not in it.
+        hashed.update(f"{x.size} {x.resize} {x.scale}".encode())
     parts: Mapping[str, Any] = x if isinstance(x, dict) else {"x": x}
     for name, value in sorted(parts.items()):
         hashed.update(name.encode())
@@ -174,31 +202,31 @@ class _Progress:
             self.tell(self.done, self.total)
 
 
-def _begin(work: _Work, seeds: Seeds, home: Path) -> Run:
+def _begin(plan: MemberPlan, data: DataSet, seeds: Seeds, home: Path) -> Run:
     """One member, from its last saved state if there is one."""
     return begin_network(
-        work.model,
-        work.data,
-        work.method,
-        work.recipe,
+        plan.model,
+        data,
+        plan.method,
+        plan.recipe,
         seeds=seeds,
-        augmentation=work.augmentation,
-        device=work.device,
+        augmentation=plan.augmentation,
+        device=plan.device,
         checkpoint=home / STATE,
-        checkpoint_every=work.checkpoint_every,
-        engine=work.engine,
+        checkpoint_every=plan.checkpoint_every,
+        engine=plan.engine,
     )
 
 
-def _train(work: _Work, seeds: Seeds, home: Path) -> None:
+def _train(plan: MemberPlan, data: DataSet, seeds: Seeds, home: Path) -> None:
     """One member to its file. Another run that shares the folder may be at it: then this one waits, and finds it."""
     with _held(home):
         if (home / MEMBER).exists():
             return
-        run = _begin(work, seeds, home)
+        run = _begin(plan, data, seeds, home)
         for _ in run.updates():
             pass
-        _keep(work, seeds, home, run.released())
+        _keep(plan, data, seeds, home, run.released())
 
 
 @contextmanager
@@ -216,118 +244,22 @@ def _held(home: Path) -> Iterator[None]:
         os.close(folder)
 
 
-def _keep(work: _Work, seeds: Seeds, home: Path, network: nn.Module) -> None:
+def _keep(plan: MemberPlan, data: DataSet, seeds: Seeds, home: Path, network: nn.Module) -> None:
     versions = {"flipguard": __version__, "torch": torch.__version__}
-    save_checkpoint(home / MEMBER, network.state_dict(), {**_facts(work, seeds), "versions": versions})
+    save_checkpoint(home / MEMBER, network.state_dict(), {**_facts(plan, data, seeds), "versions": versions})
     (home / STATE).unlink(missing_ok=True)
 
 
-def _train_alone(work: _Work, seeds: Seeds, home: Path) -> None:
-    """In this process, with one thread on the CPU, as it would be in one of its own."""
-    threads = torch.get_num_threads()
-    try:
-        if work.device == "cpu":
-            torch.set_num_threads(1)
-        _train(work, seeds, home)
-    finally:
-        torch.set_num_threads(threads)
-
-
-_shared: _Work | None = None
-
-
-def _enter(work: _Work) -> None:
-    global _shared
-    torch.set_num_threads(1)
-    signals.heeded_by_worker()
-    threading.Thread(target=_leave_with_parent, daemon=True).start()
-    _shared = work
-
-
-def _leave_with_parent() -> None:
-    """A worker whose parent was killed would go on, beside the run that is started in its place."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
-
-
-def _train_shared(seeds: Seeds, home: Path) -> None:
-    assert _shared is not None
-    _train(_shared, seeds, home)
-
-
-def _on_one_device(work: _Work, todo: list[tuple[Seeds, Path]], done: _Progress) -> None:
-    """Waves of members that take turns on one device, as many at a time as its memory holds.
-
-    Each member's captured step runs on a stream of its own, so that what one leaves idle another uses. What does not
-    overlap (a step that cannot be captured) goes one after another: taking turns would only hold more memory.
-    """
-    work = replace(work, data=replace(work.data, train=work.data.train.to(work.device)))
-    waiting = list(todo)
-    while waiting:
-        wave: list[tuple[Seeds, Path, Run, Iterator[None]]] = []
-        need = 0
-        while waiting and (not wave or _has_room(work.device, need)):
-            seeds, home = waiting.pop(0)
-            before = _free(work.device)
-            try:
-                run = _begin(work, seeds, home)
-                updates = run.updates()
-                next(updates, None)
-            except OutOfMemory:
-                if not wave:
-                    raise
-                # Alone, or beside fewer, it may fit: it goes with the next ones.
-                waiting.insert(0, (seeds, home))
-                break
-            wave.append((seeds, home, run, updates))
-            need = max(need, before - _free(work.device))
-            if run.captured is None:
-                break
-        LOG.info("%d members side by side", len(wave))
-        in_turn([updates for *_, updates in wave])
-        for seeds, home, run, _ in wave:
-            _keep(work, seeds, home, run.released())
+def _on_one_device(plan: MemberPlan, data: DataSet, todo: list[tuple[Seeds, Path]], done: _Progress) -> None:
+    """Members that take turns on one device, as many at a time as its memory holds."""
+    data = replace(data, train=data.train.to(plan.device))
+    for wave, _ in in_waves(todo, lambda one: _begin(plan, data, *one), plan.device):
+        for (seeds, home), run in wave:
+            _keep(plan, data, seeds, home, run.released())
             done.more()
-        wave.clear()
-        if work.device != "cpu":
-            torch.cuda.empty_cache()
 
 
-def _free(device: str) -> int:
-    return int(torch.cuda.mem_get_info(device)[0]) if torch.device(device).type == "cuda" else 0
-
-
-def _has_room(device: str, need: int) -> bool:
-    """Whether another member fits, with a third of its size to spare."""
-    return _free(device) > need + need // 3
-
-
-def _side_by_side(work: _Work, todo: list[tuple[Seeds, Path]], processes: int, done: _Progress) -> None:
-    """Each process gets the data once, through shared memory: torch's own pickling moves tensors there."""
-    context: BaseContext = torch.multiprocessing.get_context("spawn")
-    before = set(multiprocessing.active_children())
-    with ProcessPoolExecutor(processes, context, initializer=_enter, initargs=(work,)) as pool:
-        try:
-            for future in as_completed([pool.submit(_train_shared, one, home) for one, home in todo]):
-                future.result()
-                done.more()
-        except BrokenProcessPool as error:
-            raise TrainingError(
-                "a member's process ended before it was done (out of memory, perhaps): run again with fewer processes; "
-                "in a script, call this under `if __name__ == '__main__':`, as each process imports the script."
-            ) from error
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            # A signal reaches this process alone, and leaving the pool waits for members that take hours: each saves
-            # where it is and ends.
-            for worker in set(multiprocessing.active_children()) - before:
-                worker.terminate()
-            raise
-
-
-def _load(work: _Work, seeds: Seeds, home: Path) -> nn.Module:
+def _load(plan: MemberPlan, data: DataSet, seeds: Seeds, home: Path) -> nn.Module:
     tensors, _ = load_checkpoint(home / MEMBER)
-    network = work.model.for_method(work.method).build(len(work.data.classes), seeds.initialisation)
+    network = plan.model.for_method(plan.method).build(len(data.classes), seeds.initialisation)
     return load_weights(network, tensors, home / MEMBER).eval()

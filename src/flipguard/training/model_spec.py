@@ -12,6 +12,7 @@ from torch import nn
 from flipguard.checkpoints import load_checkpoint, load_start
 from flipguard.files import whole_file
 from flipguard.models import build_model
+from flipguard.models.onnx import whole_onnx
 from flipguard.models.pretrained import pretrained_folder
 from flipguard.types import InputError, Method
 
@@ -81,11 +82,7 @@ class ModelSpec:
         """Put beside a release the file that its architecture is read from, if there is one."""
         kind, _, name = self.name.partition(":")
         if kind in CARRIED:
-            source = pretrained_folder(name) / CARRIED[kind] if kind == "transformers" else Path(name)
-            try:
-                content = source.read_bytes()
-            except OSError as error:
-                raise InputError(f"{source} cannot be read: {error.strerror or error}.") from error
+            content = _config(name) if kind == "transformers" else whole_onnx(Path(name))
             with whole_file(folder / CARRIED[kind]) as beside:
                 beside.write_bytes(content)
 
@@ -107,3 +104,11 @@ class ModelSpec:
     def for_method(self, method: Method) -> "ModelSpec":
         """With what the method asks of the network (dropout asks for dropout); most ask for nothing."""
         return replace(self, options={**self.options, **getattr(method, "model_options", {})})
+
+
+def _config(name: str) -> bytes:
+    source = pretrained_folder(name) / CARRIED["transformers"]
+    try:
+        return source.read_bytes()
+    except OSError as error:
+        raise InputError(f"{source} cannot be read: {error.strerror or error}.") from error

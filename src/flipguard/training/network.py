@@ -41,7 +41,7 @@ class Seeds:
 
 def described(
     model: ModelSpec,
-    data: DataSet,
+    data: DataSet | Mapping[str, Any],
     method: Method,
     recipe: Recipe,
     seeds: Seeds,
@@ -49,13 +49,14 @@ def described(
     *,
     choose_epoch: Literal["last", "validation"] = "last",
 ) -> dict[str, Any]:
-    """Everything that decides a run's weights, ready for JSON, so that a checkpoint can tell whose it is."""
+    """Everything that decides a run's weights, ready for JSON, so that a checkpoint can tell whose it is.
+
+    Who describes many runs on one data set can give what `described_data` says of it.
+    """
     # A method that is a plain function has no parameters to write down.
     parameters: Any = method if is_dataclass(method) else None
-    encoding = {} if data.encoder is None else {"encoder": data.encoder.fingerprint()}
-    facts = {"name": data.name, "train": data.fingerprint("train"), "normalisation": _plain(data.normalisation)}
     return {
-        "data": {**facts, **encoding},
+        "data": described_data(data) if isinstance(data, DataSet) else dict(data),
         "model": model.described(),
         "method": {"name": getattr(method, "__name__", type(method).__name__), "parameters": _plain(parameters)},
         "recipe": asdict(recipe),
@@ -63,6 +64,13 @@ def described(
         "augmentation": _plain(augmentation),
         "choose_epoch": choose_epoch,
     }
+
+
+def described_data(data: DataSet) -> dict[str, Any]:
+    """The samples that a run is trained on."""
+    encoding = {} if data.encoder is None else {"encoder": data.encoder.fingerprint()}
+    facts = {"name": data.name, "train": data.fingerprint("train"), "normalisation": _plain(data.normalisation)}
+    return {**facts, **encoding}
 
 
 def _plain(value: Any) -> dict[str, Any] | None:
@@ -116,7 +124,7 @@ def begin_network(
     """The run of `train_network` before its first step, for those who let several take turns."""
     rank, world = place()
     model = model.for_method(method)
-    student = _student(model, len(data.classes), method, recipe, seeds)
+    student = new_student(model, len(data.classes), method, recipe, seeds)
     # Processes of a team must not drop the same units.
     torch.manual_seed(seeds.augment + rank * 1_000_003)
     device = own_device(device)
@@ -160,7 +168,7 @@ def begin_network(
     return Run(student, method, job, references or {}, on_epoch)
 
 
-def _student(model: ModelSpec, classes: int, method: Method, recipe: Recipe, seeds: Seeds) -> nn.Module:
+def new_student(model: ModelSpec, classes: int, method: Method, recipe: Recipe, seeds: Seeds) -> nn.Module:
     """What the method trains: one plain network, unless it says otherwise."""
 
     def build(member: int) -> nn.Module:

@@ -19,10 +19,11 @@ class Recipe:
     """The hyper-parameters of training that do not belong to a method.
 
     `warmup` is a share of all steps, over which the rate rises from 0 (one_cycle: from a 25th of its peak). `step`
-    multiplies the rate by 0.1 at each third of training, as ELODI's 30-60-90. BatchNorm and biases are not decayed when
-    `decay_all` is off. `accumulate` splits a batch into that many parts, one after another, and
-    `checkpoint_activations` computes each block's activations again in the backward pass: both for less memory. When
-    `clip_norm` is set, gradients are scaled down to at most that norm.
+    multiplies the rate by 0.1 at each third of training, as ELODI's 30-60-90. The whole schedule is gone through
+    `cycles` times, for snapshot ensembles. BatchNorm and biases are not decayed when `decay_all` is off. `accumulate`
+    splits a batch into that many parts, one after another, and `checkpoint_activations` computes each block's
+    activations again in the backward pass: both for less memory. When `clip_norm` is set, gradients are scaled down to
+    at most that norm.
     """
 
     epochs: int = 16
@@ -35,6 +36,7 @@ class Recipe:
     decay_all: bool = True
     schedule: Schedule = "one_cycle"
     warmup: float = 0.2
+    cycles: int = 1
     precision: Precision = "float32"
     channels_last: bool = False
     accumulate: int = 1
@@ -42,7 +44,7 @@ class Recipe:
     clip_norm: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "accumulate"):
+        for name in ("epochs", "batch_size", "accumulate", "cycles"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} must be at least 1, got {getattr(self, name)}.")
         for name, choices in _CHOICES.items():
@@ -59,6 +61,8 @@ class Recipe:
             )
         if self.clip_norm is not None and not self.clip_norm > 0:
             raise InputError(f"clip_norm must be above 0, or None, got {self.clip_norm}.")
+        if self.epochs % self.cycles:
+            raise InputError(f"epochs {self.epochs} do not divide into {self.cycles} equal cycles.")
         if self.batch_size % self.accumulate:
             raise InputError(f"batch_size {self.batch_size} does not divide into {self.accumulate} equal parts.")
 
@@ -70,6 +74,9 @@ def rate(recipe: Recipe, step: int, steps: int) -> float:
     >>> [round(rate(cosine, s, 4), 3) for s in (0, 2, 4)]
     [1.0, 0.5, 0.0]
     """
+    if recipe.cycles > 1:
+        steps //= recipe.cycles
+        step %= steps
     warm = max(1, round(recipe.warmup * steps)) if recipe.warmup > 0 else 0
     if step < warm:
         start = 0.04 if recipe.schedule == "one_cycle" else 0.0

@@ -27,7 +27,7 @@ def candidates(comparisons: Sequence[Comparison]) -> Chart:
                 "error_y": _bars(flips),
                 "mode": "markers+text",
                 "text": [safe(name, 32)],
-                "textposition": "top center",
+                "textposition": "top right",
                 "marker": {"size": 12 if place == 0 else 9, "symbol": "diamond" if place == 0 else "circle"},
                 "line": {"color": colour},
                 "name": safe(name, 24),
@@ -141,7 +141,8 @@ def heat_map(chain: Matrix) -> Chart:
         "y": names,
         "text": text,
         "texttemplate": "%{text}",
-        "colorscale": [[0, "--page"], [1, "--harm"]],
+        "textfont": {"color": "--ink"},
+        "colorscale": [[0, "--page"], [1, "--heat"]],
         "zmin": 0,
         "zmax": max([value for row in z for value in row if value is not None] or [1]),
         "xgap": 2,
@@ -204,7 +205,8 @@ def history(chain: Matrix) -> Chart:
         "chain-history",
         "From release to release",
         f"{chain.sum_negative_flips:,} negative flips over {len(updates)} updates of {chain.n:,} samples, "
-        f"{percent(chain.mean_negative_flip_rate)} a release.",
+        f"{percent(chain.mean_negative_flip_rate)} a release. Above, each version's error; below, the NFR of "
+        "the update to it.",
         "Line chart of the error of each version and the negative flip rate of each update.",
         ("version", "error", "NFR of the update to it", "flips"),
         rows,
@@ -212,7 +214,7 @@ def history(chain: Matrix) -> Chart:
             "data": traces,
             "layout": {
                 "xaxis": axis("", type="category", categoryorder="array", categoryarray=names),
-                "yaxis": share_axis("NFR of the update", domain=[0, 0.44]),
+                "yaxis": share_axis("NFR", domain=[0, 0.44]),
                 "yaxis2": axis("error", tickformat=".3~p", domain=[0.56, 1]),
                 "showlegend": False,
             },

@@ -31,12 +31,13 @@ class Chart:
 
 
 def safe(text: object, most: int = 40) -> str:
-    """Text from data as plotly shows it: its labels obey a little markup, so none is left.
+    """Text from data as plotly shows it: its labels obey a little markup and fill in %{names}, so neither is left.
 
-    >>> safe("<a href='x'>cat</a> & dog")
-    "&lt;a href='x'&gt;cat&lt;/a&gt; &amp; dog"
+    >>> safe("<a href='x'>cat</a> & dog"), safe("%{x}")
+    ("&lt;a href='x'&gt;cat&lt;/a&gt; &amp; dog", '%&#123;x}')
     """
-    return clean(text, most).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    plain = clean(text, most).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return plain.replace("%{", "%&#123;")
 
 
 def axis(title: str, **more: Any) -> Spec:
@@ -52,15 +53,18 @@ def flow(comparison: Comparison) -> Chart:
     total = comparison.labelled
     right = counts["stayed right"] + counts["negative flips"]
     new_right = counts["stayed right"] + counts["positive flips"]
-    ends = {"old right": right, "old wrong": total - right, "new right": new_right, "new wrong": total - new_right}
+    ends = (right, total - right, new_right, total - new_right)
+    # Middles of the two nodes of a side: half of the height apart, whatever their shares.
+    middles = [middle for n in (right, new_right) for middle in (n / total / 2, (1 + n / total) / 2)]
     node: Spec = {
-        "label": [f"{name}: {n:,}" for name, n in ends.items()],
+        "label": ["old right", "old wrong", "new right", "new wrong"],
         "color": ["--calm", "--dull", "--calm", "--dull"],
         "x": [0.001, 0.001, 0.999, 0.999],
-        "y": [max(0.001, y) for n in (right, new_right) for y in (n / total / 2, (1 + n / total) / 2)],
+        "y": [max(0.001, middle) for middle in middles],
         "pad": 24,
-        "thickness": 18,
+        "thickness": 14,
         "line": {"width": 0},
+        "hovertemplate": "%{label}: %{value:,}<extra></extra>",
     }
     link = {
         "source": [0, 0, 1, 1],
@@ -71,19 +75,42 @@ def flow(comparison: Comparison) -> Chart:
         "hovertemplate": "%{label}: %{value:,}<extra></extra>",
     }
     rows = [(name, f"{n:,}", percent(n / total)) for name, n in counts.items()]
+    sankey: Spec = {"type": "sankey", "arrangement": "fixed", "node": node, "link": link}
     return Chart(
         "flow",
         "Where the samples went",
-        "From what the old model had right and wrong to what the new one has. The red band is the harm.",
+        "From what the old model (left) had right and wrong to what the new one (right) has. "
+        "The red band is the harm, the green one the gain.",
         "; ".join(f"{name}: {n} ({share})" for name, n, share in rows),
         ("samples that", "number", "share"),
         rows,
         {
-            "data": [{"type": "sankey", "arrangement": "fixed", "node": node, "link": link}],
-            "layout": {"margin": {"l": 8, "r": 8, "t": 12, "b": 12}},
+            # Names stand beside the bands, not on them, where no colour would let them all be read.
+            "data": [{**sankey, "textfont": {"color": "rgba(0,0,0,0)", "size": 1, "shadow": "none"}}],
+            "layout": {
+                "margin": {"l": 88, "r": 88, "t": 24, "b": 24},
+                "annotations": [_beside(*item) for item in zip(node["label"], ends, middles, strict=True)],
+            },
         },
-        260,
+        280,
     )
+
+
+def _beside(name: str, count: int, middle: float) -> Spec:
+    """A node's name and number on the outer side of it."""
+    left = name.startswith("old")
+    return {
+        "text": f"{name}<br>{count:,}",
+        "xref": "paper",
+        "yref": "paper",
+        "x": 0 if left else 1,
+        "xanchor": "right" if left else "left",
+        "xshift": -6 if left else 6,
+        "y": 1 - middle,
+        "yanchor": "middle",
+        "align": "right" if left else "left",
+        "showarrow": False,
+    }
 
 
 def confusion(flips: pa.Table, shown: Sequence[str]) -> Chart:
@@ -96,15 +123,13 @@ def confusion(flips: pa.Table, shown: Sequence[str]) -> Chart:
     for label, new in zip(flips["label"].to_pylist(), flips["new"].to_pylist(), strict=True):
         key = (label, "(none)" if new is None else new)
         pairs[key] = pairs.get(key, 0) + 1
-    rows, columns = ([name for name, _ in _most(pairs, side)] for side in (0, 1))
-    if len({*rows, *columns}) <= MOST_CLASSES:
-        # One order for both, so that the diagonal means the same everywhere.
-        columns = [*(name for name in rows if name in columns), *(name for name in columns if name not in rows)]
+    rows = _most(pairs, 0)
+    columns = _columns(pairs, rows)
     z = [[pairs.get((row, column), 0) for column in columns] for row in rows]
     drawn, top = sum(map(sum, z)), max(map(max, z))
     # Flips are counted: a scale that ends at 1 has no use for tenths.
     counted = {"dtick": 1} if top < 6 else {}
-    slanted = -45 if max(map(len, columns)) > 3 else 0
+    slanted = len(columns) * min(24, max(map(len, columns))) > 100
     ordered = sorted(pairs.items(), key=lambda item: (-item[1], item[0]))[:MOST_CLASSES]
     left_out = "" if drawn == total else f" {drawn:,} of {total:,} flips lie between these classes."
     (first, second), most = ordered[0]
@@ -114,7 +139,10 @@ def confusion(flips: pa.Table, shown: Sequence[str]) -> Chart:
         "x": _distinct(columns),
         "y": _distinct(rows),
         "customdata": [[[code.get(row, -1), code.get(column, -1)] for column in columns] for row in rows],
-        "colorscale": [[0, "--page"], [1, "--harm"]],
+        "text": [[f"{n}" if n else "" for n in row] for row in z],
+        "texttemplate": "%{text}",
+        "textfont": {"color": "--ink"},
+        "colorscale": [[0, "--page"], [1, "--heat"]],
         "zmin": 0,
         "zmax": top,
         "xgap": 1,
@@ -133,19 +161,41 @@ def confusion(flips: pa.Table, shown: Sequence[str]) -> Chart:
         {
             "data": [trace],
             "layout": {
-                "xaxis": axis("new model says", type="category", tickangle=slanted, showgrid=False),
+                "xaxis": axis(
+                    "new model says", type="category", showgrid=False, **({"tickangle": -45} if slanted else {})
+                ),
                 "yaxis": axis("label, old model right", type="category", autorange="reversed", showgrid=False),
             },
         },
-        max(320, 150 + 22 * len(rows)),
+        max(320, 150 + 22 * len(rows)) + (60 if slanted else 0),
     )
 
 
-def _most(pairs: dict[tuple[str, str], int], side: int) -> list[tuple[str, int]]:
+def _most(pairs: dict[tuple[str, str], int], side: int) -> list[str]:
+    """The classes of one side that occur most."""
     totals: dict[str, int] = {}
     for key, count in pairs.items():
         totals[key[side]] = totals.get(key[side], 0) + count
-    return sorted(totals.items(), key=lambda item: (-item[1], item[0]))[:MOST_CLASSES]
+    return sorted(totals, key=lambda name: (-totals[name], name))[:MOST_CLASSES]
+
+
+def _columns(pairs: dict[tuple[str, str], int], rows: Sequence[str]) -> list[str]:
+    """What the new model says of the rows' samples, at most so many classes.
+
+    Few classes stand in the rows' order, so that a row and a column of one place are one class. Of many, which share
+    few names with the rows, each stands where its largest count is: these then run down from the upper left corner.
+
+    >>> _columns({("a", "x"): 1, ("a", "y"): 3, ("b", "x"): 2}, ["a", "b"])
+    ['y', 'x']
+    >>> _columns({("a", "b"): 1, ("a", "y"): 3, ("b", "a"): 2}, ["a", "b"])
+    ['a', 'b', 'y']
+    """
+    columns = _most({key: count for key, count in pairs.items() if key[0] in rows}, 1)
+    shared = [name for name in rows if name in columns]
+    if shared and len({*rows, *columns}) <= MOST_CLASSES:
+        return [*shared, *(name for name in columns if name not in rows)]
+    counts = {name: [pairs.get((row, name), 0) for row in rows] for name in columns}
+    return sorted(columns, key=lambda name: (counts[name].index(max(counts[name])), -max(counts[name]), name))
 
 
 def _distinct(names: Sequence[str]) -> list[str]:

@@ -11,12 +11,14 @@ from typing import Any
 import pyarrow as pa
 
 from flipguard._version import __version__
+from flipguard.analysis.plots import Plot, read_plot
 from flipguard.comparison.chain import matrix
 from flipguard.comparison.detail import Detail
 from flipguard.comparison.result import Comparison, Matrix
 from flipguard.comparison.run import compare, compare_in_detail
 from flipguard.predictions import Predictions, read_predictions
 from flipguard.reports.html import assets, chains, charts, content, scores
+from flipguard.reports.html.figures import figure_charts
 from flipguard.reports.html.payload import FAR, NEAR, flip_payload, negative_flips
 from flipguard.reports.html.samples import Samples, columns_of, pictures_in, samples_of
 from flipguard.reports.wording import clean, rule_name, titles, verdict
@@ -39,11 +41,12 @@ class Look:
     show: Sequence[str] | None = None
     candidates: Sequence[Any] = ()
     chain: Sequence[Any] = ()
+    figures: Sequence[Any] = ()
     max_flips: int = MAX_FLIPS
     command: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("show", "candidates", "chain"):
+        for name in ("show", "candidates", "chain", "figures"):
             given = getattr(self, name)
             if given is not None and not isinstance(given, list | tuple):
                 # A single source stands for a list of one: a path would otherwise come apart into letters.
@@ -63,6 +66,7 @@ class Page:
     look: Look
     candidates: list[Comparison] = field(default_factory=list)
     chain: Matrix | None = None
+    figures: list[Plot] = field(default_factory=list)
 
 
 def report(
@@ -76,6 +80,7 @@ def report(
     show: Sequence[str] | None = None,
     candidates: Sequence[Any] = (),
     chain: Sequence[Any] = (),
+    figures: Sequence[Any] = (),
     max_flips: int = MAX_FLIPS,
     command: str | None = None,
     **options: Any,
@@ -91,11 +96,12 @@ def report(
                  values to slice by
     candidates   predictions of other new models, set against the same old one
     chain        predictions of the versions before `old`, oldest first
+    figures      figures to show besides: each a `Plot` of `flipguard.analysis`, or the .json of `flipguard figure`
     max_flips    how many flips the page holds, the surest first
     command      the command to say that the page was made by
     """
     check_extra()
-    look = Look(images, data, data_folder, show, candidates, chain, max_flips, command)
+    look = Look(images, data, data_folder, show, candidates, chain, figures, max_flips, command)
     page = gathered(compare_in_detail(old, new, **options), old, new, look, options)
     write_text(Path(out), html(page))
     return page.detail.comparison
@@ -118,6 +124,7 @@ def gathered(detail: Detail, old: Any, new: Any, look: Look, options: dict[str, 
         look=look,
         candidates=[detail.comparison, *rivals] if rivals else [],
         chain=matrix(versions, **shared) if look.chain else None,
+        figures=[figure if isinstance(figure, Plot) else read_plot(figure) for figure in look.figures],
     )
 
 
@@ -170,6 +177,7 @@ def _context(page: Page) -> dict[str, Any]:
         "shown": GROUPS_SHOWN,
         "models": content.model_rows(comparison),
         "charts": drawn,
+        "facts": [_facts(plot) for plot in page.figures if plot.facts],
         "flips": flips,
         "near": NEAR,
         "far": FAR,
@@ -187,7 +195,13 @@ def _charts(page: Page, classes: Sequence[str]) -> dict[str, list[charts.Chart]]
         "confusion": [charts.confusion(every, classes)] if len(every) else [],
         "scores": list(scores.score_charts(page.detail, every)),
         "chain": [chains.heat_map(page.chain), chains.history(page.chain)] if page.chain is not None else [],
+        "figures": [chart for place, plot in enumerate(page.figures) for chart in figure_charts(plot, place)],
     }
+
+
+def _facts(plot: Plot) -> tuple[str, list[tuple[str, str]]]:
+    """A figure's title and the numbers of its caption."""
+    return clean(plot.title, 120), [(clean(name, 120), f"{value:.4g}") for name, value in plot.facts.items()]
 
 
 def _samples(page: Page, flips: pa.Table) -> Samples:

@@ -162,9 +162,12 @@ def displacement(detail: Detail) -> Chart:
 
 
 def _log_ticks(edges: Sequence[float]) -> Spec:
-    """1, 2 and 5 times the powers of ten, written out: plotly would shorten 0.5 to 5; over many decades, the powers."""
+    """Round numbers, written out: plotly would shorten 0.5 to 5. The more decades, the fewer to each."""
     low, high = (math.floor(math.log10(max(end, 1e-300))) for end in (edges[0], edges[-1]))
-    steps = (1, 2, 5) if high - low < 4 else (1,)
+    decades = math.log10(edges[-1] / max(edges[0], 1e-300))
+    steps = (
+        (1, 2, 3, 4, 5, 6, 8) if decades < 1 else (1, 2, 3, 5) if decades < 2 else (1, 2, 5) if decades < 4 else (1,)
+    )
     values = [step * 10.0**power for power in range(low, high + 1) for step in steps]
     inside = [value for value in values if edges[0] <= value <= edges[-1]]
     return {"tickvals": inside, "ticktext": [f"{value:g}" for value in inside]}

@@ -19,8 +19,10 @@
     return made;
   }
   function isolated(tag, text, name) {
-    const made = element(tag, undefined, name);
-    made.append(element("bdi", text));
+    const made = element(tag, undefined, name), inner = element("bdi");
+    // A long name may break after these signs, if it must.
+    String(text).split(/(?<=[_./-])/).forEach((part, place) => inner.append(...(place ? [element("wbr"), part] : [part])));
+    made.append(inner);
     return made;
   }
   const grouped = (n) => n.toLocaleString("en");
@@ -125,7 +127,6 @@
       const image = element("img");
       image.src = flips.pictures[i];
       image.alt = `sample ${flips.id[i]}`;
-      image.loading = "lazy";
       image.addEventListener("load", () => image.classList.toggle("tiny", image.naturalWidth < 48));
       return image;
     }
@@ -133,6 +134,7 @@
     function row(i, place) {
       const tr = element("tr");
       tr.dataset.flip = place;
+      tr.role = "row";
       if (flips.pictures.length) {
         const td = element("td", undefined, "sample");
         if (flips.pictures[i]) td.append(picture(i));
@@ -164,6 +166,7 @@
         td.append(chips);
         tr.append(td);
       }
+      for (const cell of tr.cells) cell.role = cell === id ? "rowheader" : "cell";
       return tr;
     }
 
@@ -238,8 +241,11 @@
       $("status").textContent = `Copied ${grouped(state.rows.length)} ids.`;
     }
     function csv() {
+      // A spreadsheet takes a text that begins like this for a formula; an apostrophe before it says that it is none.
+      const formula = /^[=+\-@\t\r]/, plain = /^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i;
       const quoted = (value) => {
-        const text = value === null || value === undefined ? "" : String(value);
+        let text = value === null || value === undefined ? "" : String(value);
+        if (formula.test(text) && !plain.test(text)) text = `'${text}`;
         return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
       };
       const head = ["id", "label", "old", "new", ...Object.keys(numbers), ...flips.slices.map((s) => s.name), ...texts];
@@ -267,6 +273,7 @@
       for (const [key, name] of columns) {
         const th = element("th", key ? undefined : name, key in HEADS ? "number" : "");
         th.scope = "col";
+        th.role = "columnheader";
         if (key) {
           const button = element("button", name);
           button.type = "button";
@@ -398,27 +405,29 @@
     document.head.append(script);
     const dark = matchMedia("(prefers-color-scheme: dark)"), narrow = matchMedia(NARROW);
     const config = { responsive: true, displayModeBar: false, displaylogo: false };
-    const draw = async () => {
+    const paper = () => document.documentElement.classList.contains("paper");
+    const drawn = ([id, spec]) => {
+      const place = $(`chart-${id}`), small = narrow.matches && !paper();
       const colours = getComputedStyle(document.documentElement);
-      for (const [id, spec] of Object.entries(charts)) {
-        const place = $(`chart-${id}`);
-        const own = layout(spec.layout, Number(place.dataset.height), narrow.matches);
-        const data = narrow.matches ? spec.data.map((trace) => (trace.type === "heatmap" ? { ...trace, showscale: false } : trace)) : spec.data;
-        await Plotly.react(place, themed(data, colours), themed(own, colours), config);
-      }
+      const own = layout(spec.layout, Number(place.dataset.height), small);
+      const data = small ? spec.data.map((trace) => (trace.type === "heatmap" ? { ...trace, showscale: false } : trace)) : spec.data;
+      if (paper()) Object.assign(own, { width: PAPER, autosize: false });
+      // A flow that is redrawn moves to its new place, and would still be moving when the paper comes.
+      if (data[0]?.type === "sankey") Plotly.purge(place);
+      return Plotly.react(place, themed(data, colours), themed(own, colours), config);
     };
-    for (const [id, spec] of Object.entries(charts)) $(`chart-${id}`).style.minHeight = `${$(`chart-${id}`).dataset.height}px`;
-    await draw();
+    const draw = () => Promise.all(Object.entries(charts).map(drawn));
+    for (const id of Object.keys(charts)) $(`chart-${id}`).style.minHeight = `${$(`chart-${id}`).dataset.height}px`;
+    // One by one, so that the page can be moved meanwhile.
+    for (const chart of Object.entries(charts)) await drawn(chart);
     // plotly measures its texts in a picture of its own, which is none to who listens to the page.
     $("js-plotly-tester")?.setAttribute("aria-hidden", "true");
     dark.addEventListener("change", draw);
     narrow.addEventListener("change", draw);
-    // The flow would still be moving to its new size when the paper comes: it is scaled as it is.
-    const { flow, ...others } = charts;
-    const sized = (size) => Promise.all(Object.keys(others).map((id) => Plotly.relayout($(`chart-${id}`), size)));
-    const scaled = (zoom) => { if (flow) $("chart-flow").style.zoom = zoom; };
-    addEventListener("beforeprint", () => { scaled(Math.min(1, PAPER / $("chart-flow")?.clientWidth)); sized({ width: PAPER }); });
-    addEventListener("afterprint", () => { scaled(1); sized({ width: null, autosize: true }); });
+    // Paper is white and of one width, whatever the screen is.
+    const printed = (is) => { document.documentElement.classList.toggle("paper", is); draw(); };
+    addEventListener("beforeprint", () => printed(true));
+    addEventListener("afterprint", () => printed(false));
     $("chart-confusion")?.on("plotly_click", (event) => pair?.(...event.points[0].customdata));
   }
 

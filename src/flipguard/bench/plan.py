@@ -1,0 +1,102 @@
+"""A bench as types: which networks are trained, what each is held to, and which pairs of them make a row. No torch."""
+
+import re
+from typing import Annotated, Any, Literal, NamedTuple, cast
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from flipguard.releases.plan import MethodPlan, NamedData, NamedMethod, NamedModel, Strict, TrainPlan
+from flipguard.types import InputError
+
+Side = Literal["old", "new"]
+SIDES: tuple[Side, ...] = ("old", "new")
+_NAME = r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}"
+_SELECTOR = re.compile(rf"(?:(old|new)\.)?({_NAME})(?:\.(\d+)(?:-(\d+))?)?")
+
+
+def _both(value: Any) -> Any:
+    """A name alone is short for a row whose old and new models are both made that way."""
+    return {"old": value, "new": value} if isinstance(value, str) else value
+
+
+class NetworkPlan(Strict):
+    """A way to make networks: for the old and the new side, for every seed, as many copies as are said here."""
+
+    method: NamedMethod = MethodPlan()
+    copies: Annotated[int, Field(ge=1, le=900, description="networks that differ by their seed alone")] = 1
+    references: Annotated[
+        dict[str, str],
+        Field(
+            default_factory=dict, description="for each reference of the method, the networks: name, name.0, name.0-3"
+        ),
+    ]
+    offline: Annotated[bool, Field(description="the references' logits are extracted once, without augmentation")] = (
+        False
+    )
+    model: Annotated[NamedModel | None, Field(description="another network than the side's")] = None
+    train: Annotated[TrainPlan | None, Field(description="what differs from the bench's training")] = None
+    keeps: Annotated[
+        Literal["release", "members", "snapshots", "average"],
+        Field(
+            description="what a training leaves: the network to release; all that were trained jointly; the network at "
+            "the end of each of the schedule's cycles; the mean of its weights over the last epochs"
+        ),
+    ] = "release"
+    last: Annotated[int, Field(ge=1, description="the epochs over which `average` takes its mean")] = 4
+
+
+class RowPlan(Strict):
+    """An old and a new model, each one network or the mean of several."""
+
+    old: Annotated[str, Field(description="networks of the old side: name, name.0, name.0-3")]
+    new: Annotated[str, Field(description="networks of the new side")]
+    each: Annotated[bool, Field(description="not together, but the first old with the first new, and so on")] = False
+
+
+class BenchSpec(Strict):
+    """What `flipguard bench` reads: one update on one data set, made in many ways."""
+
+    title: str
+    data: NamedData
+    old: NamedModel
+    new: NamedModel
+    train: TrainPlan = TrainPlan()
+    seeds: Annotated[list[int], Field(min_length=1)]
+    networks: Annotated[dict[str, NetworkPlan], Field(min_length=1)]
+    rows: Annotated[dict[str, Annotated[RowPlan, BeforeValidator(_both)]], Field(min_length=1)]
+    baseline: Annotated[str, Field(description="the row that is no treatment")] = "none"
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "BenchSpec":
+        if len(set(self.seeds)) != len(self.seeds):
+            raise ValueError("`seeds` are different numbers")
+        for name in (*self.networks, *self.rows):
+            if not re.fullmatch(_NAME, name):
+                raise ValueError(f"'{name}' cannot name a network or a row: letters, digits, '_' and '-'")
+        if self.baseline not in self.rows:
+            raise ValueError(f"the baseline '{self.baseline}' is no row")
+        return self
+
+
+class Selection(NamedTuple):
+    """Some networks of a kind: those of a side, from the first to the last place; None for all of them."""
+
+    side: Side
+    name: str
+    places: range | None
+
+
+def selected(text: str, side: Side, place: str) -> Selection:
+    """What a selector means; without a side of its own it is of the given one.
+
+    >>> selected("old.single.0-3", "new", "rows.a")
+    Selection(side='old', name='single', places=range(0, 4))
+    """
+    found = _SELECTOR.fullmatch(text)
+    if found is None:
+        raise InputError(f"{place}: '{text}' selects no networks: write name, name.0, name.0-3, or old.name.")
+    own, name, first, last = found.groups()
+    places = None if first is None else range(int(first), int(last or first) + 1)
+    if places is not None and not places:
+        raise InputError(f"{place}: '{text}' selects nothing: the last place lies before the first.")
+    return Selection(cast(Side, own) if own else side, name, places)

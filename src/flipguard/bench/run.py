@@ -1,0 +1,240 @@
+"""A bench from its spec to its tables. What is there is not made again."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flipguard.bench.cost import Costs
+from flipguard.bench.evaluate import Pair, measured, pairs_of
+from flipguard.bench.front import draw_front
+from flipguard.bench.graph import Graph, Node, waves, with_parents
+from flipguard.bench.markdown import bench_markdown
+from flipguard.bench.plan import BenchSpec
+from flipguard.bench.tables import Row, read_facts, read_rows, write_predictions, write_runs
+from flipguard.bench.work import Shop, train_all
+from flipguard.files import whole_file
+from flipguard.models.nearest import nearest
+from flipguard.releases import material
+from flipguard.releases.folder import RunFolder, made, read_json, write_json
+from flipguard.types import InputError, MissingExtra
+
+TABLE, FRONT, PAIRS = "table.md", "front.svg", "pairs"
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A network is done: which, how many of how many, and how long it took."""
+
+    network: str
+    done: int
+    total: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Count:
+    """What a bench has still to train: networks, and their operations in plain trainings of the new model."""
+
+    networks: int
+    trainings: float
+    flops: float
+    rows: int
+
+
+@dataclass
+class Bench:
+    """A spec at work in a folder, for some of its rows and seeds; all of them when none are named.
+
+    `networks` is a folder that several benches share: what one has trained, another finds.
+    """
+
+    spec: BenchSpec
+    out: Path
+    device: str = "cpu"
+    rows: Sequence[str] = ()
+    seeds: Sequence[int] = ()
+    networks: Path | None = None
+    _graph: Graph | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            if row not in self.spec.rows:
+                raise InputError(f"there is no row '{row}'{nearest(row, self.spec.rows)}")
+        for seed in self.seeds:
+            if seed not in self.spec.seeds:
+                raise InputError(f"there is no seed {seed}; the bench has {', '.join(map(str, self.spec.seeds))}.")
+
+    @property
+    def graph(self) -> Graph:
+        """Every row is looked at, also those that are not asked for: what cannot work is said at once."""
+        if self._graph is None:
+            data = material.load(self.spec.data)
+            if "test" not in material.held_out(data):
+                raise InputError(f"data: {self.spec.data.name} has no test part to compare models on.")
+            graph = Graph(self.spec, data)
+            for pair in (pair for row in self.spec.rows for pair in pairs_of(graph, row, self.spec.seeds[0])):
+                for node in with_parents(pair.nodes()):
+                    if node.recipe.batch_size > len(data.train):
+                        raise InputError(
+                            f"networks.{node.name}: a batch of {node.recipe.batch_size} is above the "
+                            f"{len(data.train):,} training samples."
+                        )
+            self._graph = graph
+        return self._graph
+
+    def pairs(self) -> list[Pair]:
+        return [
+            pair
+            for seed in self.seeds or self.spec.seeds
+            for row in self.rows or self.spec.rows
+            for pair in pairs_of(self.graph, row, seed)
+        ]
+
+    def count(self) -> Count:
+        """What `run` would train."""
+        costs, todo = Costs(self.graph), self._todo(self._missing())
+        flops = sum(costs.training(node) for node in todo)
+        return Count(len(todo), flops / costs.one_training(), flops, len(self._missing()))
+
+    def run(self, *, processes: int | None = None, on_network: Callable[[Progress], None] | None = None) -> "list[Row]":
+        """Train what is missing, compare, and write the tables; returns the test part's rows."""
+        with RunFolder(self.out).held():
+            graph, missing = self.graph, self._missing()
+            if missing:
+                costs = Costs(graph)
+                for pair in missing:
+                    # Counting runs a step of each kind of network: what cannot work is said before any is trained.
+                    for node in with_parents(pair.nodes()):
+                        costs.training(node)
+                shop = self._shop()
+                self._train(shop, self._todo(missing), processes, on_network)
+                for pair in missing:
+                    self._measure(pair, shop, costs)
+            self._collect()
+        return write_tables(self.out)
+
+    def _shop(self) -> Shop:
+        return Shop(self.graph.data.to(self.device), self.graph.augmentation, self._networks, self.device)
+
+    @property
+    def _networks(self) -> Path:
+        return self.networks or self.out / "networks"
+
+    def _train(
+        self, shop: Shop, todo: list[Node], processes: int | None, tell: Callable[[Progress], None] | None
+    ) -> None:
+        done = 0
+
+        def one_more(node: Node, seconds: float) -> None:
+            nonlocal done
+            done += 1
+            if tell is not None:
+                tell(Progress(node.label, done, len(todo), seconds))
+
+        there = {node for node in with_parents(todo) if node not in set(todo)}
+        for wave in waves(todo, there):
+            train_all(shop, wave, processes=processes, on_network=one_more)
+
+    def _record(self, pair: Pair) -> Path:
+        return self.out / PAIRS / f"{pair.column}.json"
+
+    def _missing(self) -> list[Pair]:
+        return [pair for pair in self.pairs() if not self._is_measured(pair)]
+
+    def _is_measured(self, pair: Pair) -> bool:
+        path = self._record(pair)
+        return path.exists() and read_json(path).get("key") == pair.key
+
+    def _todo(self, pairs: list[Pair]) -> list[Node]:
+        """Networks that are not there and are wanted: by a pair, or by another that is not there."""
+        folder = Shop(self.graph.data, None, self._networks, "cpu")
+        wanted: dict[Node, None] = {}
+
+        def want(node: Node) -> None:
+            if node not in wanted and not folder.is_done(node):
+                for parent in node.parents():
+                    want(parent)
+                wanted[node] = None
+
+        for node in (node for pair in pairs for node in pair.nodes()):
+            want(node)
+        return list(wanted)
+
+    def _measure(self, pair: Pair, shop: Shop, costs: Costs) -> None:
+        records, codes = measured(pair, shop, costs)
+        made(self.out / PAIRS)
+        with whole_file(self._record(pair).with_suffix(".npz")) as beside, beside.open("wb") as file:
+            np.savez_compressed(file, **codes)  # type: ignore[arg-type]
+        write_json(self._record(pair), {"key": pair.key, "records": records})
+
+    def _collect(self) -> None:
+        """runs.parquet and predictions.parquet of all pairs that are there, of any rows and seeds."""
+        every = [
+            pair
+            for row in self.spec.rows
+            for seed in self.spec.seeds
+            for pair in pairs_of(self.graph, row, seed)
+            if self._is_measured(pair)
+        ]
+        records: list[dict[str, Any]] = []
+        columns: dict[str, Any] = {}
+        for pair in every:
+            records += read_json(self._record(pair))["records"]
+            with np.load(self._record(pair).with_suffix(".npz")) as kept:
+                columns |= {f"{pair.column}.{side}": kept[side] for side in kept}
+        write_runs(self.out, records, facts_of(self.spec))
+        test = self.graph.data.part("test")
+        write_predictions(self.out, test.ids, test.y.cpu().numpy(), columns)
+
+
+def facts_of(spec: BenchSpec) -> dict[str, Any]:
+    """What a table says of its bench."""
+    shown = spec.model_dump(
+        mode="json", exclude_unset=True, include={"title", "data", "old", "new", "train", "baseline"}
+    )
+    shown["data"].pop("folder", None)
+    return {**shown, "baseline": spec.baseline}
+
+
+def write_tables(folder: Path) -> list[Row]:
+    """table.md and front.svg from runs.parquet and predictions.parquet alone; returns the test part's rows."""
+    facts, tables = read_facts(folder), tables_of(folder)
+    with whole_file(folder / TABLE) as beside:
+        beside.write_text(bench_markdown(facts["title"], tables, _in_words(folder, facts)), encoding="utf-8")
+    try:
+        draw_front(facts["title"], tables["test"], folder / FRONT)
+    except MissingExtra:
+        # Without matplotlib the tables say it all.
+        (folder / FRONT).unlink(missing_ok=True)
+    return tables["test"]
+
+
+def tables_of(folder: Path) -> dict[str, list[Row]]:
+    """Rows by part of the data, the test part first."""
+    found = {part: read_rows(folder, part) for part in ("test", "validation")}
+    return {part: rows for part, rows in found.items() if rows}
+
+
+def _in_words(folder: Path, facts: dict[str, Any]) -> list[str]:
+    import pyarrow.parquet as pq
+
+    from flipguard.bench.tables import RUNS
+
+    runs = pq.read_table(folder / RUNS, columns=["seed", "hardware", "n", "part"]).to_pylist()
+    sizes = {run["part"]: run["n"] for run in runs}
+    held = ", ".join(f"{size:,} {part}" for part, size in sizes.items())
+    return [
+        f"Data: {_inline(facts['data'])} ({held} samples). Old: {_inline(facts['old'])}. New: {_inline(facts['new'])}.",
+        f"Training: {_inline(facts.get('train', {})) or 'defaults'}.",
+        f"Hardware: {'; '.join(sorted({run['hardware'] for run in runs}))}. "
+        f"Seeds: {', '.join(map(str, sorted({run['seed'] for run in runs})))}.",
+    ]
+
+
+def _inline(value: dict[str, Any]) -> str:
+    named = {key: inner for key, inner in value.items() if key != "name"}
+    rest = ", ".join(f"{key} {inner}" for key, inner in named.items() if inner is not None)
+    return " ".join(filter(None, [str(value.get("name", "")), f"({rest})" if rest and "name" in value else rest]))

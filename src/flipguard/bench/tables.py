@@ -1,0 +1,186 @@
+"""From a bench's records to its tables: the same from the files alone, so that committed numbers can be made again."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+from scipy import special
+
+from flipguard.files import whole_file
+from flipguard.statistics import holm
+from flipguard.statistics.interval import student_quantile
+from flipguard.types import InputError
+
+RUNS, PREDICTIONS = "runs.parquet", "predictions.parquet"
+LEVEL = 0.05
+PERCENT = {
+    "error_rate_old": "ER old",
+    "error_rate_new": "ER new",
+    "negative_flip_rate": "NFR",
+    "relative_negative_flip_rate": "relative NFR",
+    "churn": "churn",
+    "run_churn": "churn of two runs",
+    "ece_new": "ECE",
+    "cece_new": "cECE",
+}
+PLAIN = {"nll_new": "NLL", "cnll_new": "cNLL"}
+JUDGED = (
+    "error_rate_new",
+    "negative_flip_rate",
+    "relative_negative_flip_rate",
+    "run_churn",
+    "nll_new",
+    "ece_new",
+    "cnll_new",
+    "cece_new",
+)
+"""Figures of which the least is the best."""
+PAIRED = tuple(figure for figure in JUDGED if figure != "run_churn")
+"""Of them, those that seeds give independently; the churn of runs 0 and 1 and of 0 and 2 share a run."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A figure of a row over seeds: `p` is that of its difference from the best row's, adjusted over rows."""
+
+    values: Mapping[int, float]
+    best: bool = False
+    p: float | None = None
+
+    @property
+    def mean(self) -> float:
+        return float(np.mean(list(self.values.values())))
+
+    @property
+    def spread(self) -> float | None:
+        """The standard deviation over seeds; None for one."""
+        return float(np.std(list(self.values.values()), ddof=1)) if len(self.values) > 1 else None
+
+    def reach(self, confidence: float = 0.95) -> float | None:
+        """Half of the interval of the mean, by Student's t over seeds."""
+        n, spread = len(self.values), self.spread
+        return None if spread is None else float(student_quantile(confidence, n - 1)) * spread / n**0.5
+
+
+@dataclass(frozen=True)
+class Row:
+    """All that is known of a row on one part of the data."""
+
+    name: str
+    cells: Mapping[str, Cell]
+    training_cost: float
+    inference_cost: float
+    seconds: float
+    seeds: tuple[int, ...]
+
+
+def write_runs(folder: Path, records: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> None:
+    """runs.parquet: a line for each row, seed, pair and part; the file's metadata says what bench it is."""
+    table = pa.Table.from_pylist([dict(record) for record in records])
+    with whole_file(folder / RUNS) as beside:
+        pq.write_table(table.replace_schema_metadata({"bench": json.dumps(facts)}), beside, compression="zstd")
+
+
+def read_facts(folder: Path) -> dict[str, Any]:
+    """Title, data, models, training: what runs.parquet says of itself."""
+    try:
+        metadata = pq.read_schema(folder / RUNS).metadata or {}
+        facts: dict[str, Any] = json.loads(metadata[b"bench"])
+    except (OSError, pa.ArrowInvalid, KeyError, ValueError) as error:
+        raise InputError(f"{folder} holds no results of a bench: {RUNS} cannot be read.") from error
+    return facts
+
+
+def write_predictions(folder: Path, ids: Any, label: Any, columns: Mapping[str, npt.NDArray[np.uint16]]) -> None:
+    """predictions.parquet: a line for each test sample, and what every model said, as class codes."""
+    with whole_file(folder / PREDICTIONS) as beside:
+        table = pa.table({"id": pa.array(ids), "label": pa.array(np.asarray(label, np.uint16)), **columns})
+        pq.write_table(table, beside, compression="zstd")
+
+
+def read_rows(folder: Path, part: str = "test") -> list[Row]:
+    """The rows of a bench from its two files, in the order in which they were written, each compared with the best."""
+    try:
+        records = [one for one in pq.read_table(folder / RUNS).to_pylist() if one["part"] == part]
+        said = pq.read_table(folder / PREDICTIONS) if (folder / PREDICTIONS).exists() else None
+    except (OSError, pa.ArrowInvalid) as error:
+        raise InputError(f"{folder} holds no results of a bench: {RUNS} cannot be read.") from error
+    names = list(dict.fromkeys(record["row"] for record in records))
+    least = min((record["inference_flops"] for record in records), default=1.0)
+    found = []
+    for name in names:
+        own = [record for record in records if record["row"] == name]
+        cells = {figure: Cell(_by_seed(own, figure)) for figure in (*PERCENT, *PLAIN) if _is_known(own, figure)}
+        apart = _run_churn(said, own) if part == "test" and said is not None else {}
+        if apart:
+            cells["run_churn"] = Cell(apart)
+        mean = {
+            key: float(np.mean([one[key] for one in own])) for key in ("training_cost", "inference_flops", "seconds")
+        }
+        seeds = tuple(dict.fromkeys(one["seed"] for one in own))
+        found.append(Row(name, cells, mean["training_cost"], mean["inference_flops"] / least, mean["seconds"], seeds))
+    return _judged(found)
+
+
+def _is_known(records: Sequence[Mapping[str, Any]], figure: str) -> bool:
+    return figure in records[0] and all(record[figure] is not None for record in records)
+
+
+def _by_seed(records: Sequence[Mapping[str, Any]], figure: str) -> dict[int, float]:
+    """The mean over a seed's pairs."""
+    seeds = dict.fromkeys(record["seed"] for record in records)
+    return {seed: float(np.mean([one[figure] for one in records if one["seed"] == seed])) for seed in seeds}
+
+
+def _run_churn(said: pa.Table, records: Sequence[Mapping[str, Any]]) -> dict[int, float]:
+    """How far two runs by different seeds disagree, for each two of them."""
+    first = {one["seed"]: f"{one['row']}.{one['seed']}.{one['pair']}.new" for one in reversed(records)}
+    codes = {seed: said[column].to_numpy() for seed, column in first.items() if column in said.column_names}
+    return {
+        place: float(np.mean(codes[one] != codes[other])) for place, (one, other) in enumerate(combinations(codes, 2))
+    }
+
+
+def _judged(rows: list[Row]) -> list[Row]:
+    """Each figure's best among the rows that answer at the cost of one model, and who is not shown to be worse."""
+    cells = {row.name: dict(row.cells) for row in rows}
+    single = [row for row in rows if row.inference_cost < 1.5]
+    for figure in JUDGED:
+        among = [row for row in single if figure in row.cells]
+        if len(among) < 2:
+            continue
+        best = min(among, key=lambda row: row.cells[figure].mean)
+        others = [row for row in among if row is not best]
+        tested = figure in PAIRED
+        raw = [paired_p(row.cells[figure].values, best.cells[figure].values) if tested else None for row in others]
+        known = {place: p for place, p in enumerate(raw) if p is not None}
+        adjusted = dict(zip(known, holm(list(known.values())), strict=True)) if known else {}
+        cells[best.name][figure] = Cell(best.cells[figure].values, best=True)
+        for place, row in enumerate(others):
+            p = adjusted.get(place)
+            cells[row.name][figure] = Cell(row.cells[figure].values, p=None if p is None else float(p))
+    return [Row(r.name, cells[r.name], r.training_cost, r.inference_cost, r.seconds, r.seeds) for r in rows]
+
+
+def paired_p(one: Mapping[int, float], other: Mapping[int, float]) -> float | None:
+    """Two-sided p-value of Student's t over the seeds that both have; None with fewer than two, or without spread.
+
+    >>> round(paired_p({0: 1.0, 1: 2.0, 2: 3.0}, {0: 0.0, 1: 0.5, 2: 1.0}), 4)
+    0.0351
+    """
+    shared = [seed for seed in one if seed in other]
+    if len(shared) < 2:
+        return None
+    apart = np.array([one[seed] - other[seed] for seed in shared])
+    spread = float(np.std(apart, ddof=1))
+    if spread == 0:
+        return None
+    t = abs(float(np.mean(apart))) / (spread / len(shared) ** 0.5)
+    return float(2 * special.stdtr(len(shared) - 1, -t))

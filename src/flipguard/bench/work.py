@@ -1,0 +1,235 @@
+"""Training a bench's networks: side by side, on the CPU in processes, on a GPU in turns. What is done is kept."""
+
+import multiprocessing
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from multiprocessing.context import BaseContext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from flipguard.bench.cost import fresh
+from flipguard.bench.graph import Node
+from flipguard.checkpoints import load_checkpoint, load_weights, save_checkpoint
+from flipguard.data import Augmentation, Batches, DataSet
+from flipguard.ensembles import (
+    CachedReference,
+    NetworkReference,
+    average_weights,
+    extract_logits,
+    recompute_statistics,
+)
+from flipguard.files import whole_file
+from flipguard.releases import material
+from flipguard.releases.folder import read_json, write_json
+from flipguard.training import begin_network, predict_logits
+from flipguard.training.errors import TrainingError
+from flipguard.training.loop import Run
+from flipguard.training.pool import begin_worker
+from flipguard.training.state import Epoch
+from flipguard.training.waves import in_waves
+
+RECORD, STATE, LOGITS = "record.json", "state.safetensors", "logits.npz"
+OnNetwork = Callable[[Node, float], None]
+"""Called with a network that is done and the seconds it took, or its share of what was trained beside it."""
+
+
+@dataclass(frozen=True)
+class Shop:
+    """What all networks of a bench have in common; each has a folder of its own in `folder`."""
+
+    data: DataSet
+    augmentation: Augmentation | None
+    folder: Path
+    device: str
+
+    def home(self, node: Node) -> Path:
+        return self.folder / node.folder
+
+    def is_done(self, node: Node) -> bool:
+        return (self.home(node) / RECORD).exists()
+
+    def record(self, node: Node) -> dict[str, Any]:
+        """How long the training took, and on what."""
+        return read_json(self.home(node) / RECORD)
+
+    def network(self, node: Node, place: int) -> nn.Module:
+        """A piece as it was kept, on the device."""
+        path = self.home(node) / f"{place}.safetensors"
+        tensors, _ = load_checkpoint(path)
+        network = fresh(node, len(self.data.classes))[place]
+        return load_weights(network, tensors, path).eval().to(self.device)
+
+    def logits(self, node: Node, place: int, part: str) -> npt.NDArray[np.float32]:
+        """What a piece says of a part of the data, in its order."""
+        with np.load(self.home(node) / LOGITS) as kept:
+            found: npt.NDArray[np.float32] = kept[f"{place}.{part}"]
+        return found
+
+
+def train_all(shop: Shop, nodes: list[Node], *, processes: int | None, on_network: OnNetwork) -> None:
+    """Networks whose parents are there already."""
+    if shop.device != "cpu":
+        _on_one_device(shop, nodes, on_network)
+        return
+    together = min(processes or torch.get_num_threads(), len(nodes))
+    if together > 1:
+        _side_by_side(shop, nodes, together, on_network)
+        return
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        for node in nodes:
+            on_network(node, _train(shop, node))
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _train(shop: Shop, node: Node) -> float:
+    began = time.perf_counter()
+    run = _begin(shop, node)
+    for _ in run.updates():
+        pass
+    return _keep(shop, node, run, time.perf_counter() - began)
+
+
+def _begin(shop: Shop, node: Node) -> Run:
+    home = shop.home(node)
+    home.mkdir(parents=True, exist_ok=True)
+    return begin_network(
+        node.model,
+        shop.data,
+        node.method,
+        node.recipe,
+        seeds=node.seeds,
+        references={need: _reference(shop, node, need) for need in node.references},
+        augmentation=shop.augmentation,
+        device=shop.device,
+        checkpoint=home / STATE,
+        checkpoint_every=node.train.checkpoint_every,
+        on_epoch=_Snapshots(home, node) if node.plan.keeps in ("snapshots", "average") else None,
+    )
+
+
+def _reference(shop: Shop, node: Node, need: str) -> Any:
+    networks = [shop.network(piece.node, piece.place) for piece in node.references[need]]
+    reference = NetworkReference(need, networks).to(shop.device)
+    if not node.plan.offline:
+        return reference
+    rows = Batches(shop.data.train, 1024, normalisation=shop.data.normalisation, device=shop.device)
+    return CachedReference(need, extract_logits(reference, rows))
+
+
+@dataclass(frozen=True)
+class _Snapshots:
+    """Keeps the network as it is after certain epochs, in files: a run that is cut off has them when it goes on."""
+
+    home: Path
+    node: Node
+
+    def epochs(self) -> list[int]:
+        plan, recipe = self.node.plan, self.node.recipe
+        if plan.keeps == "average":
+            return list(range(recipe.epochs - plan.last, recipe.epochs))
+        each = recipe.epochs // recipe.cycles
+        return [each * (cycle + 1) - 1 for cycle in range(recipe.cycles)]
+
+    def path(self, epoch: int) -> Path:
+        return self.home / f"epoch_{epoch}.safetensors"
+
+    def __call__(self, epoch: Epoch, network: nn.Module) -> None:
+        if epoch.epoch in self.epochs():
+            save_checkpoint(self.path(epoch.epoch), network.state_dict(), {"epoch": epoch.epoch})
+
+    def networks(self, classes: int) -> list[nn.Module]:
+        found = []
+        for epoch in self.epochs():
+            tensors, _ = load_checkpoint(self.path(epoch))
+            found.append(load_weights(fresh(self.node, classes)[0], tensors, self.path(epoch)).eval())
+        return found
+
+    def remove(self) -> None:
+        for epoch in self.epochs():
+            self.path(epoch).unlink(missing_ok=True)
+
+
+def _pieces(shop: Shop, node: Node, run: Run) -> list[nn.Module]:
+    released = run.released()
+    if node.plan.keeps == "release":
+        return [released]
+    if node.plan.keeps == "members":
+        return list(run.student.networks)
+    networks = _Snapshots(shop.home(node), node).networks(len(shop.data.classes))
+    if node.plan.keeps == "snapshots":
+        return networks
+    rows = Batches(shop.data.train, node.recipe.batch_size, normalisation=shop.data.normalisation, device=shop.device)
+    return [recompute_statistics(average_weights(networks).to(shop.device), rows)]
+
+
+def _keep(shop: Shop, node: Node, run: Run, seconds: float) -> float:
+    """Weights, what they say of the parts that were held out, and last the record."""
+    home = shop.home(node)
+    said: dict[str, npt.NDArray[np.float32]] = {}
+    for place, network in enumerate(_pieces(shop, node, run)):
+        save_checkpoint(home / f"{place}.safetensors", network.state_dict(), {"network": node.label, "key": node.key})
+        for part in material.held_out(shop.data):
+            said[f"{place}.{part}"] = predict_logits(network, shop.data, part, device=shop.device)
+    with whole_file(home / LOGITS) as beside, beside.open("wb") as file:
+        np.savez(file, **said)  # type: ignore[arg-type]
+    facts = {"network": node.label, "key": node.key, "seconds": round(seconds, 3), "hardware": hardware(shop.device)}
+    write_json(home / RECORD, facts)
+    _Snapshots(home, node).remove()
+    (home / STATE).unlink(missing_ok=True)
+    return seconds
+
+
+def hardware(device: str) -> str:
+    """What a training ran on."""
+    name = torch.cuda.get_device_name(device) if torch.device(device).type == "cuda" else "CPU"
+    return f"{name}, torch {torch.__version__.split('+')[0]}"
+
+
+def _on_one_device(shop: Shop, nodes: list[Node], on_network: OnNetwork) -> None:
+    for wave, seconds in in_waves(nodes, lambda node: _begin(shop, node), shop.device):
+        for node, run in wave:
+            on_network(node, _keep(shop, node, run, seconds / len(wave)))
+
+
+_shop: Shop | None = None
+
+
+def _enter(shop: Shop) -> None:
+    global _shop
+    begin_worker()
+    _shop = shop
+
+
+def _train_here(node: Node) -> float:
+    assert _shop is not None
+    return _train(_shop, node)
+
+
+def _side_by_side(shop: Shop, nodes: list[Node], processes: int, on_network: OnNetwork) -> None:
+    context: BaseContext = torch.multiprocessing.get_context("spawn")
+    before = set(multiprocessing.active_children())
+    with ProcessPoolExecutor(processes, context, initializer=_enter, initargs=(shop,)) as pool:
+        try:
+            futures = {pool.submit(_train_here, node): node for node in nodes}
+            for future in as_completed(futures):
+                on_network(futures[future], future.result())
+        except BrokenProcessPool as error:
+            raise TrainingError(
+                "a network's process ended before it was done (out of memory, perhaps): run again with fewer processes."
+            ) from error
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for worker in set(multiprocessing.active_children()) - before:
+                worker.terminate()
+            raise

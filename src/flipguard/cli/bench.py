@@ -1,0 +1,132 @@
+"""`flipguard bench NAME`."""
+
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from flipguard.cli import options as o
+from flipguard.cli.demo import with_torch
+from flipguard.cli.outputs import STDOUT, check_outputs, deliver, say
+from flipguard.cli.shell import complain
+from flipguard.cli.train import STOPPED
+
+if TYPE_CHECKING:
+    from flipguard.bench.run import Bench, Progress
+
+EPILOG = """Examples:
+
+  flipguard bench digits
+
+  flipguard bench cifar100 data.folder=DATA --device cuda --seed 0 --count
+
+  flipguard bench cifar100 --tables --out results/bench/cifar100"""
+
+
+def bench(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="A bench of recipes/bench/, or a YAML file.")
+    ] = None,
+    changes: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]…", help="Changes to the spec, by dotted key.")
+    ] = None,
+    out: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="Networks and tables. Default: runs/bench/ and the name.")
+    ] = None,
+    networks: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="Networks that several benches share. Default: in --out.")
+    ] = None,
+    device: Annotated[str, typer.Option(metavar="NAME", help="cpu, cuda, cuda:1, or auto.")] = "auto",
+    row: Annotated[list[str] | None, typer.Option(metavar="ROW", help="Only this row; repeatable.")] = None,
+    seed: Annotated[list[int] | None, typer.Option(metavar="SEED", help="Only this seed; repeatable.")] = None,
+    processes: Annotated[
+        int | None, typer.Option(min=1, help="Networks side by side on the CPU. Default: one for each core.")
+    ] = None,
+    count: Annotated[bool, typer.Option("--count", help="Say what is still to be trained, and train nothing.")] = False,
+    tables: Annotated[
+        bool, typer.Option("--tables", help="Only make the tables again, from what the folder holds.")
+    ] = False,
+    json: o.Json = None,
+    plain: o.Plain = False,
+    trust: o.Trust = False,
+    debug: o.Debug = False,
+) -> int:
+    """Train and compare a whole table of methods under the same conditions.
+
+    Networks that several rows need are trained once. The same command again goes on where it stopped; rows and seeds
+    can be added. Writes runs.parquet (every run), predictions.parquet, table.md and front.svg.
+    """
+    from flipguard.bench.read import bench_file, bench_names, read_bench
+
+    if name is None:
+        return _list(bench_names())
+    check_outputs({"--json": json}, [])
+    path = bench_file(name)
+    folder = Path(out) if out is not None else Path("runs") / "bench" / path.stem
+    if tables:
+        room = with_torch("flipguard.bench.run", "a bench", "train")
+        _deliver(folder, room.write_tables(folder), json, plain=plain)
+        return 0
+    spec = read_bench(path, changes or [])
+    room = with_torch("flipguard.bench.run", "a bench", "train")
+    for place, model in [("old", spec.old), ("new", spec.new), *_models(spec)]:
+        import_module("flipguard.releases.trust").check_name(model.name, place, trust=trust)
+    where = import_module("flipguard.releases.material").device_of(device)
+    work: Bench = room.Bench(
+        spec, folder, where, rows=row or (), seeds=seed or (), networks=Path(networks) if networks else None
+    )
+    if count:
+        return _count(work)
+    signals = import_module("flipguard.training.signals")
+    try:
+        with signals.heeded():
+            rows = work.run(processes=processes, on_network=_tell(quiet=json == STDOUT))
+    except signals.Stopped as stop:
+        complain(f"{STOPPED[stop.number]}. The same command goes on from what {folder} holds.")
+        return int(stop.status)
+    _deliver(folder, rows, json, plain=plain)
+    return 0
+
+
+def _models(spec: Any) -> list[tuple[str, Any]]:
+    return [(f"networks.{name}", plan.model) for name, plan in spec.networks.items() if plan.model is not None]
+
+
+def _list(names: list[str]) -> int:
+    say("".join(f"{name}\n" for name in names) or "no benches here: give a YAML file, or go to a clone of flipguard.\n")
+    return 0
+
+
+def _count(work: "Bench") -> int:
+    found = work.count()
+    say(
+        f"{found.networks:,} networks to train for {found.rows:,} pairs of models: {found.flops:.3g} operations, as "
+        f"many as {found.trainings:,.1f} plain trainings of the new model.\n"
+    )
+    return 0
+
+
+def _tell(*, quiet: bool) -> Any:
+    def tell(one: "Progress") -> None:
+        line = f"{one.done:,} of {one.total:,}  {one.network}  {one.seconds:.1f} s\n"
+        if quiet:
+            sys.stderr.write(line)
+        else:
+            say(line)
+
+    return tell
+
+
+def _deliver(folder: Path, rows: Any, json: str | None, *, plain: bool) -> None:
+    from flipguard.bench.tables import read_facts
+    from flipguard.bench.terminal import bench_report
+
+    def as_json() -> str:
+        import json as library
+        from dataclasses import asdict
+
+        return library.dumps([asdict(row) for row in rows], indent=2) + "\n"
+
+    deliver({json: as_json}, lambda: bench_report(read_facts(folder)["title"], rows), plain=plain)

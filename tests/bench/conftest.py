@@ -1,0 +1,20 @@
+"""A small bench on digits, run once."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from flipguard.bench.run import Bench
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from small_bench import parsed
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a bench that ran to its end."""
+    folder = tmp_path_factory.mktemp("bench")
+    Bench(parsed(), folder).run(processes=1)
+    return folder

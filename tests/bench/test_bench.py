@@ -1,0 +1,299 @@
+"""A bench from spec to tables: every network once, nothing twice, and every number from the files."""
+
+import shutil
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from small_bench import SPEC, parsed
+
+from flipguard.bench.cost import Costs
+from flipguard.bench.evaluate import pairs_of
+from flipguard.bench.graph import Graph, with_parents
+from flipguard.bench.run import Bench, Progress, write_tables
+from flipguard.bench.tables import paired_p, read_rows
+from flipguard.checkpoints import load_checkpoint
+from flipguard.metrics import negative_flip_rate, tally
+from flipguard.releases import material
+from flipguard.types import InputError
+
+
+def graph(**changes: Any) -> Graph:
+    spec = parsed(**changes)
+    return Graph(spec, material.load(spec.data))
+
+
+def networks(folder: Path) -> set[str]:
+    return {path.parent.name for path in folder.glob("networks/*/record.json")}
+
+
+def test_every_network_is_trained_once_and_shared(finished: Path) -> None:
+    made = networks(finished)
+    by_name = {name: sum(one.startswith(f"{name}.") for one in made) for name in SPEC["networks"]}
+    # Two seeds, and both sides where a row asks for both; the heir's and KD's old models are others' networks.
+    assert by_name == {"single": 12, "elodi": 4, "heir": 2, "kd": 2, "pair": 4, "cyclic": 4, "mean": 4}
+    assert not list(finished.rglob("state.safetensors"))
+    assert not list(finished.rglob("epoch_*"))
+
+
+def test_nothing_is_trained_again(finished: Path) -> None:
+    told: list[Progress] = []
+    Bench(parsed(), finished).run(processes=1, on_network=told.append)
+    assert told == []
+
+
+def test_the_tables_come_from_the_two_files_alone(finished: Path, tmp_path: Path) -> None:
+    for name in ("runs.parquet", "predictions.parquet"):
+        shutil.copy(finished / name, tmp_path)
+    write_tables(tmp_path)
+    for name in ("table.md", "front.svg"):
+        assert (tmp_path / name).read_bytes() == (finished / name).read_bytes()
+
+
+def test_figures_are_those_of_the_predictions(finished: Path) -> None:
+    said = pq.read_table(finished / "predictions.parquet").to_pandas()
+    for run in pq.read_table(finished / "runs.parquet").to_pylist():
+        if run["part"] == "test":
+            old, new = (said[f"{run['row']}.{run['seed']}.{run['pair']}.{side}"].to_numpy() for side in ("old", "new"))
+            counted = tally(said["label"].to_numpy(), old, new)
+            assert run["negative_flip_rate"] == pytest.approx(negative_flip_rate(counted))
+            assert run["error_rate_new"] == pytest.approx(np.mean(new != said["label"]))
+            assert run["churn"] == pytest.approx(np.mean(old != new))
+
+
+def test_rows_are_means_over_pairs_and_seeds(finished: Path) -> None:
+    runs = [run for run in pq.read_table(finished / "runs.parquet").to_pylist() if run["part"] == "test"]
+    rows = {row.name: row for row in read_rows(finished)}
+    each = [np.mean([r["churn"] for r in runs if (r["row"], r["seed"]) == ("none", seed)]) for seed in (3, 8)]
+    assert len([run for run in runs if run["row"] == "none"]) == 6
+    assert rows["none"].cells["churn"].mean == pytest.approx(np.mean(each))
+    assert rows["none"].cells["churn"].spread == pytest.approx(np.std(each, ddof=1))
+    said = pq.read_table(finished / "predictions.parquet")
+    between = [
+        np.mean(said[f"elodi.{one}.0.new"].to_numpy() != said[f"elodi.{other}.0.new"].to_numpy())
+        for one, other in combinations((3, 8), 2)
+    ]
+    assert rows["elodi"].cells["run_churn"].mean == pytest.approx(np.mean(between))
+
+
+def test_the_paragon_is_the_mean_of_its_members(finished: Path) -> None:
+    said = pq.read_table(finished / "predictions.parquet")
+    logits = []
+    for path in sorted(finished.glob("networks/single.new.3.*/logits.npz")):
+        with np.load(path) as kept:
+            logits.append(kept["0.test"])
+    assert len(logits) == 3
+    assert (np.mean(logits, axis=0).argmax(1) == said["paragon.3.0.new"].to_numpy()).all()
+
+
+def test_costs_are_in_plain_trainings(finished: Path) -> None:
+    rows = {row.name: row for row in read_rows(finished)}
+    assert rows["none"].training_cost == pytest.approx(1)
+    assert rows["pair"].training_cost == pytest.approx(2)
+    assert rows["paragon"].training_cost == pytest.approx(3)
+    assert rows["paragon"].inference_cost == pytest.approx(3)
+    # Three members, the student, and the members' answers: of an MLP's step, forward is less than a third as the
+    # first layer has no gradient of its input.
+    assert rows["elodi"].training_cost == pytest.approx(4 + 3 * forward_share(), rel=1e-6)
+    # The old ensemble is there already, and is asked once for every sample: the student trains for two epochs.
+    old, new = (64 * hidden + hidden * 10 for hidden in (5, 7))
+    rows_trained = 2 * 95 / 110
+    assert rows["heir"].training_cost == pytest.approx(1 + 2 * forward_share() * old / new / rows_trained, rel=1e-3)
+
+
+def forward_share() -> float:
+    """An MLP of 64, 7 and 10 units: forward and weights' gradients of both layers, input's gradient of the second."""
+    first, second = 64 * 7, 7 * 10
+    return (first + second) / (2 * first + 3 * second)
+
+
+def test_convolutions_are_counted_as_the_formula_says() -> None:
+    found = graph(
+        data={"name": "digits", "per_class": 11},
+        old={"name": "cnn"},
+        networks={"single": {}},
+        rows={"none": "single"},
+        train={"epochs": 1, "batch_size": 50},
+    )
+    node = pairs_of(found, "none", 3)[0].old[0].node
+    costs = Costs(found)
+    assert costs.answer(node) > 1e4
+    # Training is three forward passes, less the gradient of the first layer's input.
+    assert 2 < costs.training(node) / (100 * costs.answer(node)) < 3
+
+
+def test_a_bench_that_is_cut_off_goes_on(finished: Path, tmp_path: Path) -> None:
+    class Enough(Exception):
+        pass
+
+    def stop(progress: Progress) -> None:
+        if progress.done == 20:
+            raise Enough
+
+    with pytest.raises(Enough):
+        Bench(parsed(), tmp_path).run(processes=1, on_network=stop)
+    before = len(networks(tmp_path))
+    assert before == 20
+    told: list[Progress] = []
+    Bench(parsed(), tmp_path).run(processes=1, on_network=told.append)
+    assert len(told) == told[-1].total == len(networks(finished)) - before
+    for name in networks(finished):
+        for path in (finished / "networks" / name).glob("*.safetensors"):
+            ours, theirs = load_checkpoint(path)[0], load_checkpoint(tmp_path / "networks" / name / path.name)[0]
+            assert all((ours[key] == theirs[key]).all() for key in ours)
+    assert _tables(tmp_path) == _tables(finished)
+
+
+def _tables(folder: Path) -> list[dict[str, Any]]:
+    """Every record but how long it took."""
+    return [{**run, "seconds": None} for run in pq.read_table(folder / "runs.parquet").to_pylist()]
+
+
+def test_processes_train_the_same_networks(finished: Path, tmp_path: Path) -> None:
+    rows = {name: SPEC["rows"][name] for name in ("none", "elodi")}
+    Bench(parsed(rows=rows), tmp_path).run(processes=2)
+    assert networks(tmp_path) <= networks(finished)
+    wanted = [run for run in _tables(finished) if run["row"] in rows]
+    assert _tables(tmp_path) == wanted
+
+
+def test_another_setting_trains_only_what_rests_on_it(finished: Path) -> None:
+    changed = {**SPEC["networks"], "elodi": {**SPEC["networks"]["elodi"], "method": {"name": "elodi", "alpha": 0.7}}}
+    count = Bench(parsed(networks=changed), finished).count()
+    # Old and new for two seeds; the heir's row has the treated old model.
+    assert (count.networks, count.rows) == (4, 4)
+    longer = {**SPEC["networks"], "single": {"copies": 3, "train": {"epochs": 4}}}
+    assert Bench(parsed(networks=longer), finished).count().networks == 12 + 4 + 2 + 2
+    assert Bench(parsed(), finished).count().networks == 0
+
+
+def test_benches_share_networks(finished: Path, tmp_path: Path) -> None:
+    told: list[Progress] = []
+    rows = {"none": "single.1", "held": "held"}
+    more = {**SPEC["networks"], "held": {"method": "elodi", "references": {"ensemble": "pair"}}}
+    bench = Bench(parsed(rows=rows, networks=more), tmp_path, networks=tmp_path / "shared")
+    shutil.copytree(finished / "networks", tmp_path / "shared")
+    bench.run(processes=1, on_network=told.append)
+    assert {one.network for one in told} == {f"{side} held, seed {seed}" for side in ("old", "new") for seed in (3, 8)}
+
+
+def test_a_row_and_a_seed_can_be_had_alone(tmp_path: Path) -> None:
+    rows = Bench(parsed(), tmp_path, rows=["kd"], seeds=[8]).run(processes=1)
+    assert [row.name for row in rows] == ["kd"]
+    assert {name.split("-")[0] for name in networks(tmp_path)} == {"single.old.8.0", "kd.new.8.0"}
+
+
+def test_selectors_are_joined() -> None:
+    found = graph().pieces("single.1 + old.pair", "new", 3, "rows.a.new", ())
+    assert [(piece.node.side, piece.node.name, piece.node.copy, piece.place) for piece in found] == [
+        ("new", "single", 1, 0),
+        ("old", "pair", 0, 0),
+        ("old", "pair", 0, 1),
+    ]
+
+
+def test_seeds_do_not_depend_on_the_place_in_the_file() -> None:
+    alone = graph(
+        networks={"kd": SPEC["networks"]["kd"], "single": SPEC["networks"]["single"]}, rows={"none": "single"}
+    )
+    among = graph()
+    for one, other in zip(alone.row("none", "new", 3), among.row("none", "new", 3), strict=True):
+        assert one.node.key == other.node.key
+    seeds = {node.seeds for row in SPEC["rows"] for seed in (3, 8) for node in _nodes(among, row, seed)}
+    assert len(seeds) == len({node for row in SPEC["rows"] for seed in (3, 8) for node in _nodes(among, row, seed)})
+
+
+def _nodes(found: Graph, row: str, seed: int) -> list[Any]:
+    return with_parents(node for pair in pairs_of(found, row, seed) for node in pair.nodes())
+
+
+def test_snapshots_are_those_of_the_cycles(finished: Path) -> None:
+    home = next(finished.glob("networks/cyclic.new.3.*"))
+    first, last = (load_checkpoint(home / f"{place}.safetensors")[0] for place in (0, 1))
+    assert any((first[name] != last[name]).any() for name in first)
+
+
+def test_the_p_value_is_students() -> None:
+    from scipy import stats
+
+    one, other = {0: 0.30, 1: 0.35, 2: 0.31, 4: 9.0}, {0: 0.25, 1: 0.31, 2: 0.29, 5: 9.0}
+    wanted = stats.ttest_rel([0.30, 0.35, 0.31], [0.25, 0.31, 0.29]).pvalue
+    assert paired_p(one, other) == pytest.approx(wanted)
+    assert paired_p({0: 1.0}, {0: 2.0}) is None
+    assert paired_p({0: 1.0, 1: 2.0}, {0: 0.0, 1: 1.0}) is None
+
+
+WRONG = {
+    "no such network": ({"rows": {"none": "singel"}}, "rows.none.old: there is no network 'singel'; did you mean"),
+    "no such place": ({"rows": {"none": "single.3"}}, "asks for place 3, and 'single' has 3 networks"),
+    "backwards": ({"rows": {"none": "single.2-1"}}, "the last place lies before the first"),
+    "no selector": ({"rows": {"none": "single[0]"}}, "selects no networks: write name"),
+    "a circle": (
+        {
+            "networks": {
+                "a": {"method": "elodi", "references": {"ensemble": "b"}},
+                "b": {"method": "elodi", "references": {"ensemble": "a"}},
+            },
+            "rows": {"none": "a"},
+        },
+        "old.a → old.b → old.a: a network cannot be held to itself",
+    ),
+    "a missing reference": ({"networks": {"a": {"method": "kd"}}, "rows": {"none": "a"}}, "kd needs old, and is given"),
+    "a reference too many": (
+        {"networks": {"a": {"references": {"old": "a"}}}, "rows": {"none": "a"}},
+        "none needs none, and is given old",
+    ),
+    "no objective": ({"networks": {"a": {"method": "paragon"}}, "rows": {"none": "a"}}, "trains no network of its own"),
+    "an ensemble": (
+        {"networks": {"a": {"method": {"name": "none", "ensemble": {"members": 2}}}}, "rows": {"none": "a"}},
+        "references name the networks",
+    ),
+    "members of one": ({"networks": {"a": {"keeps": "members"}}, "rows": {"none": "a"}}, "trains one network"),
+    "too many epochs": (
+        {"networks": {"a": {"keeps": "average", "last": 3}}, "rows": {"none": "a"}},
+        "last is 3, and training has 2",
+    ),
+    "uneven cycles": (
+        {"networks": {"a": {"train": {"cycles": 3}}}, "rows": {"none": "a"}},
+        "epochs 2 do not divide into 3 equal cycles",
+    ),
+    "a large batch": ({"train": {"batch_size": 512}}, "a batch of 512 is above the 110 training samples"),
+}
+
+
+@pytest.mark.parametrize(("changes", "said"), WRONG.values(), ids=list(WRONG))
+def test_what_cannot_work_is_said_at_once(changes: dict[str, Any], said: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError) as error:
+        Bench(parsed(**changes), tmp_path).run(processes=1)
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+    assert networks(tmp_path) == set()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"seeds": [1, 1]}, "`seeds` are different numbers"),
+        ({"seeds": []}, "seeds"),
+        ({"baseline": "nothing"}, "the baseline 'nothing' is no row"),
+        ({"networks": {"a": {"methd": "kd"}}}, "networks.a has no key 'methd'; did you mean 'method'?"),
+        ({"networks": {"a b": {}}}, "'a b' cannot name a network"),
+        ({"rows": {"none": {"old": "a"}}}, "'rows.none.new' is missing"),
+    ],
+)
+def test_a_spec_with_a_mistake(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError) as error:
+        parsed(**changes)
+    assert said in str(error.value)
+
+
+def test_names_that_are_not_there(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="there is no row 'eldi'; did you mean 'elodi'"):
+        Bench(parsed(), tmp_path, rows=["eldi"])
+    with pytest.raises(InputError, match="there is no seed 4; the bench has 3, 8"):
+        Bench(parsed(), tmp_path, seeds=[4])
+    with pytest.raises(InputError, match="holds no results of a bench"):
+        write_tables(tmp_path)

@@ -1,0 +1,90 @@
+"""`flipguard bench` as a user types it, and the benches of recipes/bench/."""
+
+import json
+from pathlib import Path
+
+import pytest
+from small_bench import SPEC
+from typer.testing import CliRunner, Result
+
+from flipguard.bench.read import read_bench
+from flipguard.bench.run import Bench
+from flipguard.cli.app import app
+from flipguard.releases.yaml_text import as_yaml
+from flipguard.types import InputError
+
+BENCHES = sorted((Path(__file__).parents[2] / "recipes" / "bench").glob("*.yaml"))
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(a) for a in arguments], prog_name="flipguard")
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_from_a_name_to_its_tables(here: Path) -> None:
+    (here / "recipes/bench").mkdir(parents=True)
+    (here / "recipes/bench/small.yaml").write_text(as_yaml(SPEC))
+    assert run("bench").stdout == "small\n"
+    counted = run("bench", "small", "--row", "kd", "--count")
+    assert counted.stdout.startswith("4 networks to train for 2 pairs of models:")
+    done = run("bench", "small", "--row", "kd", "--device", "cpu", "--processes", 1)
+    assert done.exit_code == 0, done.output
+    assert "4 of 4  new kd, seed 8" in done.stdout
+    assert "A small bench" in done.stdout
+    assert "kd" in (here / "runs/bench/small/table.md").read_text()
+    assert (here / "runs/bench/small/front.svg").read_text().startswith("<?xml")
+    before = (here / "runs/bench/small/table.md").read_bytes()
+    (here / "runs/bench/small/table.md").unlink()
+    again = run("bench", "small", "--tables", "--json", "-")
+    assert (here / "runs/bench/small/table.md").read_bytes() == before
+    assert [row["name"] for row in json.loads(again.stdout)] == ["kd"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["smal"], "there is no bench 'smal' in recipes/bench; did you mean 'small'?"),
+        (["small", "train.epoch=3"], "train has no key 'epoch'; did you mean 'epochs'?"),
+        (["small", "old.name=zoo:tiny"], "old names code that would be run, zoo:tiny"),
+        (["small", "--row", "kdd"], "there is no row 'kdd'; did you mean 'kd'?"),
+        (["missing.yaml"], "missing.yaml cannot be read"),
+        (["small", "--tables", "--out", "empty"], "empty holds no results of a bench"),
+    ],
+)
+def test_bad_input_is_one_line(arguments: list[str], said: str, here: Path) -> None:
+    (here / "recipes/bench").mkdir(parents=True)
+    (here / "recipes/bench/small.yaml").write_text(as_yaml(SPEC))
+    refused = run("bench", *arguments)
+    assert refused.exit_code == 2
+    assert said in refused.stderr
+    assert refused.stderr.count("\n") == 1
+
+
+def test_a_bench_like_another(here: Path) -> None:
+    (here / "base.yaml").write_text(as_yaml(SPEC))
+    (here / "own.yaml").write_text("like: base.yaml\ntitle: Its own\nseeds: [4]\ntrain: {warmup: 0.1}\n")
+    spec = read_bench(here / "own.yaml", ["train.epochs=3"])
+    assert (spec.title, spec.seeds, spec.train.epochs, spec.train.warmup) == ("Its own", [4], 3, 0.1)
+    assert spec.train.batch_size == SPEC["train"]["batch_size"]
+    assert list(spec.rows) == list(SPEC["rows"])
+    (here / "own.yaml").write_text("like: ../base.yaml\n")
+    with pytest.raises(InputError, match="like must be the name of a file in the same folder"):
+        read_bench(here / "own.yaml")
+
+
+@pytest.mark.parametrize("path", BENCHES, ids=lambda path: path.stem)
+def test_every_bench_can_take_its_steps(path: Path, here: Path) -> None:
+    """Each network of each row, on small data and small networks: counting a bench runs one step of every kind."""
+    small = ["data={name: digits, validation: 71, per_class: 20}", "train.batch_size=50", "train.precision=float32"]
+    other = [f"networks.{name}.model" for name, plan in read_bench(path).networks.items() if plan.model is not None]
+    models = {"old": 5, "new": 7, **dict.fromkeys(other, 6)}
+    changes = [f"{place}={{name: mlp, hidden: [{hidden}]}}" for place, hidden in models.items()]
+    spec = read_bench(path, [*small, *changes])
+    found = Bench(spec, here / "out", seeds=spec.seeds[:1]).count()
+    assert found.networks >= len(spec.networks)
+    assert found.rows >= len(spec.rows)

@@ -1,0 +1,193 @@
+"""A spec on a pool: the run folders that `train` makes, told of as one run, on a disk or at an address."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from flipguard.checkpoints import load_checkpoint
+from flipguard.data import DataSet
+from flipguard.releases import Listener, TrainSpec, material, train, train_on
+from flipguard.releases.plan import DataPlan
+from flipguard.training.pool import Hear, Here, Piece
+from flipguard.training.storage import Storage
+from flipguard.types import InputError
+
+ENSEMBLE = {"name": "elodi", "mix": 0.7, "ensemble": {"members": 3}}
+
+
+class Heard(Listener):
+    def __init__(self) -> None:
+        self.begun: list[str] = []
+        self.counts: list[tuple[str, int, int]] = []
+        self.epochs: list[str] = []
+        self.ended: list[tuple[str, bool]] = []
+        self.runs: list[tuple[str, list[str]]] = []
+
+    def run_begins(self, folder: str, spec: Mapping[str, Any]) -> None:
+        self.runs.append((Path(folder).name, [version["name"] for version in spec["versions"]]))
+
+    def version_begins(self, version: str, method: str, epochs: int) -> None:
+        self.begun.append(version)
+
+    def members(self, version: str, done: int, total: int) -> None:
+        self.counts.append((version, done, total))
+
+    def epoch(self, version: str, figures: Mapping[str, Any]) -> None:
+        self.epochs.append(version)
+
+    def version_ends(self, version: str, *, found: bool) -> None:
+        self.ended.append((version, found))
+
+
+class Counting(Here):
+    """A pool that remembers what it was asked for."""
+
+    def __init__(self) -> None:
+        self.pieces: list[Piece] = []
+
+    def run(self, pieces: Any, hear: Hear) -> None:
+        self.pieces += pieces
+        super().run(pieces, hear)
+
+
+def files(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def assert_same_run(one: Path, other: Path) -> None:
+    assert files(one) == files(other)
+    weights = [name for name in files(one) if name.endswith(".safetensors")]
+    assert weights
+    for name in weights:
+        a, b = load_checkpoint(one / name)[0], load_checkpoint(other / name)[0]
+        assert all(torch.equal(a[key], b[key]) for key in a), name
+    said = [(run / "comparison.json").read_text().replace(str(run), "") for run in (one, other)]
+    assert said[0] == said[1]
+
+
+def test_seeds_and_members_are_pieces_of_one_run(small: Callable[..., TrainSpec], tmp_path: Path) -> None:
+    spec = small("seed=[0,1]", method={"name": "elodi", "ensemble": {"members": 3}})
+    outcome = train(spec, tmp_path / "plain")
+    heard, pool = Heard(), Counting()
+    spread = train_on(lambda: pool, spec, tmp_path / "spread", listener=heard)
+    for seed in ("seed_0", "seed_1"):
+        assert_same_run(tmp_path / "plain" / seed, tmp_path / "spread" / seed)
+    # Each of two versions has three members, for each of two seeds; a seed's chain waits for its own.
+    assert len(pool.pieces) == 2 * 2 * 3 + 2
+    chains = [piece for piece in pool.pieces if piece.key.startswith("run ")]
+    assert [len(chain.after) for chain in chains] == [6, 6]
+    names = [f"{seed}/{version}" for seed in ("seed_0", "seed_1") for version in ("old", "new")]
+    assert heard.runs == [("spread", names)]
+    assert sorted(heard.begun) == sorted(names)
+    for name in names:
+        assert [done for version, done, total in heard.counts if version == name] == [0, 1, 2, 3]
+        assert heard.epochs.count(name) == 3
+    assert sorted(heard.ended) == sorted((name, False) for name in names)
+    assert [run.comparisons[-1].negative_flip_rate for run in spread.runs] == [
+        run.comparisons[-1].negative_flip_rate for run in outcome.runs
+    ]
+    assert not spread.found
+    # All is there: no pool is even looked for.
+    again = train_on(lambda: pytest.fail("a pool was asked for"), spec, tmp_path / "spread")
+    assert again.found
+    assert train(spec, tmp_path / "spread").found
+
+
+def test_machines_without_a_common_disk(small: Callable[..., TrainSpec], tmp_path: Path) -> None:
+    """Work is kept at an address; the run folder has it in the end, and what it had before is taken along."""
+    kept = f"file://{tmp_path}/kept"
+    first = {"method": {"name": "soup", "ensemble": {"members": 2}}}
+    changes = {"old": None, "new": None, "method": None}
+    versions = [{"model": {"name": "mlp", "hidden": [5]}}, {"model": {"name": "mlp", "hidden": [5]}, **first}]
+    longer = [*versions, {"model": {"name": "mlp", "hidden": [7]}, "method": ENSEMBLE}]
+    train(small(**changes, versions=longer), tmp_path / "plain")
+    # Two versions without a cluster; the third one on it.
+    train(small(**changes, versions=versions), tmp_path / "run")
+    spec, pool = small(f"artifacts={kept}", **changes, versions=longer), Counting()
+    outcome = train_on(lambda: pool, spec, tmp_path / "run")
+    assert len(pool.pieces) == 3 + 1
+    assert_same_run(tmp_path / "plain", tmp_path / "run")
+    assert not outcome.found
+    # Another machine, with nothing of its own, finds it at the address.
+    elsewhere = tmp_path / "elsewhere" / "run"
+    again = train_on(lambda: pytest.fail("a pool was asked for"), spec, elsewhere)
+    assert again.found
+    assert files(elsewhere) - {"lock"} == files(tmp_path / "run") - {"lock"} - _members_of(tmp_path / "run", elsewhere)
+    assert "comparison.json" in Storage(f"{kept}/run").index()[1]
+
+
+def _members_of(whole: Path, part: Path) -> set[str]:
+    """Members are fetched when somebody needs them."""
+    return {name for name in files(whole) - files(part) if name.startswith("members/")}
+
+
+def test_what_is_damaged_at_the_address_is_named(small: Callable[..., TrainSpec], tmp_path: Path) -> None:
+    spec = small(f"artifacts=file://{tmp_path}/kept")
+    train_on(Here, spec, tmp_path / "run")
+    (model,) = (tmp_path / "kept/run/versions/new").glob("model.*.safetensors")
+    content = model.read_bytes()
+    model.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(InputError, match=rf"{model.name} is damaged: .*Remove file://{tmp_path}/kept/run to"):
+        train_on(Here, spec, tmp_path / "other/run")
+
+
+def test_what_a_pool_needs_to_know(small: Callable[..., TrainSpec], tmp_path: Path) -> None:
+    ensemble = {**ENSEMBLE, "ensemble": {"members": 2, "train": {"resources": {"gpus": 0.5}, "device": "auto"}}}
+    spec = small("train.resources={cpus: 2}", "train.epochs=1", method=ensemble)
+
+    class Refusing:
+        pieces: tuple[Piece, ...] = ()
+
+        def run(self, pieces: Any, hear: Hear) -> None:
+            self.pieces = tuple(pieces)
+            raise InputError("no.")
+
+    pool = Refusing()
+    with pytest.raises(InputError, match=r"^no\.$"):
+        train_on(lambda: pool, spec, tmp_path / "run")
+    needs = {(piece.key[:4] == "run ", piece.resources.cpus, piece.resources.gpus) for piece in pool.pieces}
+    assert needs == {(True, 2.0, 0.0), (False, 1.0, 0.5)}
+    assert {piece.arguments[1].device for piece in pool.pieces if piece.key[:4] != "run "} == {"cuda"}
+
+
+def test_data_are_loaded_once_and_sent_along(
+    small: Callable[..., TrainSpec], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers may have no way to the data: each version's are loaded by the one who asks, for all seeds."""
+    loaded: list[str] = []
+
+    def load(plan: DataPlan, place: str = "data") -> DataSet:
+        loaded.append(plan.model_dump_json())
+        return material_load(plan, place)
+
+    material_load = material.load
+    monkeypatch.setattr(material, "load", load)
+    grown = {"model": {"name": "mlp", "hidden": [5]}, "data": {"per_class": 9, "augment": None}}
+    train_on(Here, small("seed=[0,1]", old=grown, method=ENSEMBLE), tmp_path / "run")
+    assert len(loaded) == len(set(loaded)) == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        (["artifacts=somewhere"], "artifacts must be an address such as"),
+        (["artifacts=nosuch://x"], "nosuch://x/run cannot be reached"),
+        (["new.model.hidden=[0]"], "hidden must be at least 1"),
+    ],
+)
+def test_bad_input(changes: list[str], expected: str, small: Callable[..., TrainSpec], tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=expected):
+        train_on(lambda: pytest.fail("a pool was asked for"), small(*changes), tmp_path / "run")
+
+
+def test_artifacts_are_for_a_cluster(small: Callable[..., TrainSpec], tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="artifacts is where the machines of a cluster keep their work: give --on"):
+        train(small(f"artifacts=file://{tmp_path}"), tmp_path / "run")
+
+
+def test_resources_of_a_fraction_of_two_gpus(small: Callable[..., TrainSpec]) -> None:
+    with pytest.raises(InputError, match="a share of a GPU, or whole ones"):
+        small("train.resources={gpus: 1.5}")

@@ -1,0 +1,28 @@
+"""The list of methods at the widths of terminals and logs."""
+
+import re
+
+import pytest
+
+from flipguard.methods import method_cards
+from flipguard.reports.demo import MethodsReport
+from flipguard.reports.terminal import plain_text
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 120, 200])
+def test_no_word_is_broken_and_no_line_is_too_long(width: int) -> None:
+    cards = method_cards()
+    text = plain_text(MethodsReport(cards), width)
+    assert max(map(len, text.splitlines())) <= width
+    for card in cards:
+        assert re.search(rf"^{card['name']} ", text, re.MULTILINE), card["name"]
+        for name in card["parameters"]:
+            assert f"{name}=" in text
+    for word in ("objective", "ensemble", "Bhojanapalli", "label_smoothing=0.0"):
+        assert word in text
+
+
+def test_more_width_makes_fewer_lines() -> None:
+    heights = [len(plain_text(MethodsReport(method_cards()), width).splitlines()) for width in (120, 140, 160)]
+    assert heights == sorted(heights, reverse=True)
+    assert heights[0] > heights[-1]
