@@ -1,6 +1,9 @@
 """A spec on a pool: the run folders that `train` makes, told of as one run, on a disk or at an address."""
 
+import threading
+import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,7 @@ import torch
 from flipguard.checkpoints import load_checkpoint
 from flipguard.data import DataSet
 from flipguard.releases import Listener, TrainSpec, material, train, train_on
+from flipguard.releases.folder import RunFolder
 from flipguard.releases.plan import DataPlan
 from flipguard.training.pool import Hear, Here, Piece
 from flipguard.training.storage import Storage
@@ -151,6 +155,30 @@ def test_what_a_pool_needs_to_know(small: Callable[..., TrainSpec], tmp_path: Pa
     needs = {(piece.key[:4] == "run ", piece.resources.cpus, piece.resources.gpus) for piece in pool.pieces}
     assert needs == {(True, 2.0, 0.0), (False, 1.0, 0.5)}
     assert {piece.arguments[1].device for piece in pool.pieces if piece.key[:4] != "run "} == {"cuda"}
+
+
+def test_a_folder_that_another_run_works_in(
+    small: Callable[..., TrainSpec], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A holder that is about to go is waited for; one that stays is named."""
+    monkeypatch.setattr("flipguard.releases.spread.LINGER_SECONDS", 0.3)
+    with (
+        RunFolder(tmp_path / "run").held(),
+        pytest.raises(InputError, match=r"run is in use by process \d+ on .*: wait for it, or give another --out"),
+    ):
+        train_on(Here, small(), tmp_path / "run")
+    monkeypatch.setattr("flipguard.releases.spread.LINGER_SECONDS", 60.0)
+    begun = threading.Event()
+
+    def hold() -> None:
+        with RunFolder(tmp_path / "run").held():
+            begun.set()
+            time.sleep(0.5)
+
+    with ThreadPoolExecutor(1) as other:
+        other.submit(hold)
+        begun.wait()
+        assert len(train_on(Here, small(), tmp_path / "run").comparisons) == 1
 
 
 def test_data_are_loaded_once_and_sent_along(

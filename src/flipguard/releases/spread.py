@@ -1,6 +1,6 @@
 """A spec trained wherever a pool reaches: members and seeds are independent pieces of work, watched in one place."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,20 +10,20 @@ from flipguard.data import DataSet
 from flipguard.releases.folder import STATE, RunFolder
 from flipguard.releases.listener import Listener
 from flipguard.releases.outcome import Outcome, conclude
+from flipguard.releases.pieces import name_of, train_one_member, train_run
 from flipguard.releases.plan import ResourcesPlan, TrainPlan, TrainSpec, VersionPlan
 from flipguard.releases.references import ensembles_of
 from flipguard.releases.repair import repairable
 from flipguard.releases.resolved import as_dict, card_of, data_of
-from flipguard.releases.run import Job, runs_of, train_one
-from flipguard.training import Seeds
-from flipguard.training.kept import kept_at, put_folder
-from flipguard.training.members import MEMBER, MemberPlan, clear_damaged_member, member_homes, train_member
+from flipguard.releases.run import Job, runs_of
+from flipguard.training.kept import put_folder
+from flipguard.training.members import MEMBER, clear_damaged_member, member_homes
 from flipguard.training.pool import Event, Piece, Pool, Resources
 from flipguard.training.storage import Storage, is_address, joined
 from flipguard.types import InputError
 
-PATIENCE_SECONDS = 120.0
-"""How long a worker waits for the folder of one that was cut off and lingers."""
+LINGER_SECONDS = 20.0
+"""How long a folder is waited for whose last driver has just died, and whose workers are about to follow."""
 
 
 def train_on(
@@ -54,64 +54,6 @@ def train_on(
     if not isinstance(spec.seed, list):
         return runs[0]
     return Outcome(Path(out), runs[0].versions, found=all(run.found for run in runs), runs=tuple(runs))
-
-
-def train_run(
-    data: Mapping[str, DataSet],
-    spec: Mapping[str, Any],
-    place: str,
-    members: Sequence[str],
-    settings: Mapping[str, Any],
-    *,
-    say: Callable[[Any], None],
-) -> None:
-    """One seed's chain of versions, from a worker of a pool: what its listener hears is said."""
-    fetched = {f"members/{_name(member)}": member for member in members if is_address(member)}
-    with kept_at(place, without=fetched) as folder:
-        run = RunFolder(folder)
-        wanted = TrainSpec.model_validate(spec, strict=True)
-        if is_address(place):
-            wanted = wanted.model_copy(update={"members": None})
-            run.adopt(as_dict(wanted))
-        for name, member in fetched.items():
-            Storage(member).fetch(folder / name)
-        job = Job(wanted, run, _Saying(say), loaded=dict(data), **settings)
-        train_one(job, patience=PATIENCE_SECONDS)
-
-
-def train_one_member(
-    data: Mapping[str, DataSet],
-    key: str,
-    plan: MemberPlan,
-    seeds: Seeds,
-    place: str,
-    *,
-    say: Callable[[Any], None],
-) -> None:
-    """A member, from a worker of a pool."""
-    train_member(data[key], plan, seeds, place, say=say)
-
-
-class _Saying(Listener):
-    """Passes on what it hears as (method, arguments)."""
-
-    def __init__(self, say: Callable[[Any], None]) -> None:
-        self._say = say
-
-    def version_begins(self, version: str, method: str, epochs: int) -> None:
-        self._say(("version_begins", (version, method, epochs)))
-
-    def members(self, version: str, done: int, total: int) -> None:
-        self._say(("members", (version, done, total)))
-
-    def epoch(self, version: str, figures: Mapping[str, Any]) -> None:
-        self._say(("epoch", (version, dict(figures))))
-
-    def version_ends(self, version: str, *, found: bool) -> None:
-        self._say(("version_ends", (version, found)))
-
-    def note(self, text: str) -> None:
-        self._say(("note", (text,)))
 
 
 @dataclass
@@ -153,7 +95,7 @@ class _Spread:
             for number, job in enumerate(self._jobs):
                 if artifacts is None:
                     # The workers take the lock; whoever has it now would only be found out by them after a while.
-                    with job.folder.held():
+                    with job.folder.held(LINGER_SECONDS):
                         continue
                 locks.enter_context(job.folder.held())
                 self._bring(job)
@@ -287,7 +229,7 @@ class _Spread:
                     told.places.discard(event.key)
                     self._listener.members(told.label, told.total - len(told.places), told.total)
         elif event.kind in ("lost", "waits"):
-            what = f"the run {run.folder.path}" if run is not None else f"member {_name(event.key)}"
+            what = f"the run {run.folder.path}" if run is not None else f"member {name_of(event.key)}"
             self._listener.note(f"{what}: {event.value}")
 
     def _pass_on(self, job: Job, what: str, arguments: tuple[Any, ...]) -> None:
@@ -310,13 +252,9 @@ class _Spread:
             if self._spec.artifacts is not None:
                 self._bring(job)
                 for member in self._members.get(folder.path, []):
-                    Storage(member).fetch(folder.members(None) / _name(member))
+                    Storage(member).fetch(folder.members(None) / name_of(member))
             folder.adopt(as_dict(job.spec))
             with repairable(folder.path):
                 names = [str(version.name) for version in job.versions]
                 outcomes.append(conclude(folder, names, job.spec.gate, found=found))
         return outcomes
-
-
-def _name(place: str) -> str:
-    return place.rsplit("/", 1)[-1]
