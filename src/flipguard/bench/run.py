@@ -183,7 +183,7 @@ class Bench:
         columns: dict[str, Any] = {}
         for pair in every:
             records += read_json(self._record(pair))["records"]
-            with np.load(self._record(pair).with_suffix(".npz")) as kept:
+            with np.load(self._record(pair).with_suffix(".npz"), allow_pickle=False) as kept:
                 columns |= {f"{pair.column}.{side}": kept[side] for side in kept}
         write_runs(self.out, records, facts_of(self.spec))
         test = self.graph.data.part("test")

@@ -69,7 +69,7 @@ class Shop:
 
     def logits(self, node: Node, place: int, part: str) -> npt.NDArray[np.float32]:
         """What a piece says of a part of the data, in its order."""
-        with np.load(self.home(node) / LOGITS) as kept:
+        with np.load(self.home(node) / LOGITS, allow_pickle=False) as kept:
             found: npt.NDArray[np.float32] = kept[f"{place}.{part}"]
         return found
 
