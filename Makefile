@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: demo update test adapters integrations libraries ray docs package audit check format bench clean
+.PHONY: demo update test adapters integrations libraries ray site docs package audit check format bench clean
 
 $(VENV)/base: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -93,9 +93,11 @@ $(DOCS)/ready: $(VENV)/test
 	$(call LAYER_PIP,$(DOCS)) --group docs
 	touch $@
 
-docs: $(DOCS)/ready  ## the site, into build/site; and every page whose blocks train networks, gone through
+site: $(DOCS)/ready  ## the documentation, into build/site
 	OMP_NUM_THREADS=1 NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python -m mkdocs build --quiet
 	$(DOCS)/bin/python docs/_site/offline.py build/site
+
+docs: site  ## the site; and every page whose blocks train networks, gone through
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 tests/docs/training_pages.py
 
 AUDIT := .venv-audit
