@@ -10,7 +10,7 @@ import numpy as np
 from flipguard.bench.cost import Costs
 from flipguard.bench.evaluate import Pair, measured, pairs_of
 from flipguard.bench.front import draw_front
-from flipguard.bench.graph import Graph, Node, waves, with_parents
+from flipguard.bench.graph import Graph, Node, with_parents
 from flipguard.bench.markdown import bench_markdown
 from flipguard.bench.plan import BenchSpec
 from flipguard.bench.tables import Row, read_facts, read_rows, write_predictions, write_runs
@@ -19,6 +19,7 @@ from flipguard.files import whole_file
 from flipguard.models.nearest import nearest
 from flipguard.releases import material
 from flipguard.releases.folder import RunFolder, made, read_json, write_json
+from flipguard.training.pool import Pool
 from flipguard.types import InputError, MissingExtra
 
 TABLE, FRONT, PAIRS = "table.md", "front.svg", "pairs"
@@ -99,8 +100,17 @@ class Bench:
         flops = sum(costs.training(node) for node in todo)
         return Count(len(todo), flops / costs.one_training(), flops, len(self._missing()))
 
-    def run(self, *, processes: int | None = None, on_network: Callable[[Progress], None] | None = None) -> "list[Row]":
-        """Train what is missing, compare, and write the tables; returns the test part's rows."""
+    def run(
+        self,
+        *,
+        processes: int | None = None,
+        on_network: Callable[[Progress], None] | None = None,
+        pool: Pool | None = None,
+    ) -> list[Row]:
+        """Train what is missing, compare, and write the tables; returns the test part's rows.
+
+        A `pool` trains elsewhere than in processes of this machine; all of its machines must see the networks' folder.
+        """
         with RunFolder(self.out).held():
             graph, missing = self.graph, self._missing()
             if missing:
@@ -110,7 +120,7 @@ class Bench:
                     for node in with_parents(pair.nodes()):
                         costs.training(node)
                 shop = self._shop()
-                self._train(shop, self._todo(missing), processes, on_network)
+                self._train(shop, self._todo(missing), processes, on_network, pool)
                 for pair in missing:
                     self._measure(pair, shop, costs)
             self._collect()
@@ -121,10 +131,15 @@ class Bench:
 
     @property
     def _networks(self) -> Path:
-        return self.networks or self.out / "networks"
+        return (self.networks or self.out / "networks").resolve()
 
     def _train(
-        self, shop: Shop, todo: list[Node], processes: int | None, tell: Callable[[Progress], None] | None
+        self,
+        shop: Shop,
+        todo: list[Node],
+        processes: int | None,
+        tell: Callable[[Progress], None] | None,
+        pool: Pool | None,
     ) -> None:
         done = 0
 
@@ -134,9 +149,7 @@ class Bench:
             if tell is not None:
                 tell(Progress(node.label, done, len(todo), seconds))
 
-        there = {node for node in with_parents(todo) if node not in set(todo)}
-        for wave in waves(todo, there):
-            train_all(shop, wave, processes=processes, on_network=one_more)
+        train_all(shop, todo, processes=processes, on_network=one_more, pool=pool)
 
     def _record(self, pair: Pair) -> Path:
         return self.out / PAIRS / f"{pair.column}.json"

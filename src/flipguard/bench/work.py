@@ -1,12 +1,8 @@
 """Training a bench's networks: side by side, on the CPU in processes, on a GPU in turns. What is done is kept."""
 
-import multiprocessing
 import time
-from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
-from multiprocessing.context import BaseContext
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +12,7 @@ import torch
 from torch import nn
 
 from flipguard.bench.cost import fresh
-from flipguard.bench.graph import Node
+from flipguard.bench.graph import Node, waves
 from flipguard.checkpoints import load_checkpoint, load_weights, save_checkpoint
 from flipguard.data import Augmentation, Batches, DataSet
 from flipguard.ensembles import (
@@ -30,9 +26,8 @@ from flipguard.files import whole_file
 from flipguard.releases import material
 from flipguard.releases.folder import read_json, write_json
 from flipguard.training import begin_network, predict_logits
-from flipguard.training.errors import TrainingError
 from flipguard.training.loop import Run
-from flipguard.training.pool import begin_worker
+from flipguard.training.pool import Event, Here, Piece, Pool, Processes, Resources
 from flipguard.training.state import Epoch
 from flipguard.training.waves import in_waves
 
@@ -74,22 +69,41 @@ class Shop:
         return found
 
 
-def train_all(shop: Shop, nodes: list[Node], *, processes: int | None, on_network: OnNetwork) -> None:
-    """Networks whose parents are there already."""
-    if shop.device != "cpu":
-        _on_one_device(shop, nodes, on_network)
+def train_all(
+    shop: Shop, nodes: list[Node], *, processes: int | None, on_network: OnNetwork, pool: Pool | None = None
+) -> None:
+    """Networks, each after those that it is held to: in turns on a GPU, else in processes of this machine or a pool."""
+    if shop.device != "cpu" and pool is None:
+        for wave in waves(nodes, {parent for node in nodes for parent in node.parents()} - set(nodes)):
+            _on_one_device(shop, wave, on_network)
         return
+    by_key = {node.key: node for node in nodes}
+
+    def hear(event: Event) -> None:
+        if event.kind == "done":
+            on_network(by_key[event.key], event.value)
+
     together = min(processes or torch.get_num_threads(), len(nodes))
-    if together > 1:
-        _side_by_side(shop, nodes, together, on_network)
-        return
     threads = torch.get_num_threads()
     try:
         torch.set_num_threads(1)
-        for node in nodes:
-            on_network(node, _train(shop, node))
+        (pool or (Processes(together) if together > 1 else Here())).run(
+            [_piece(shop, node, by_key) for node in nodes], hear
+        )
     finally:
         torch.set_num_threads(threads)
+
+
+def _piece(shop: Shop, node: Node, others: Mapping[str, Node]) -> Piece:
+    after = frozenset(parent.key for parent in node.parents() if parent.key in others)
+    resources = Resources() if node.train.resources is None else Resources(**node.train.resources.model_dump())
+    return Piece(node.key, _do, (node,), shop, resources, after)
+
+
+def _do(shop: Shop, node: Node, *, say: Callable[[Any], None]) -> float:
+    """One network, on a GPU where it was given one."""
+    given = node.train.resources is not None and node.train.resources.gpus > 0
+    return _train(replace(shop, device="cuda") if given else shop, node)
 
 
 def _train(shop: Shop, node: Node) -> float:
@@ -200,36 +214,3 @@ def _on_one_device(shop: Shop, nodes: list[Node], on_network: OnNetwork) -> None
     for wave, seconds in in_waves(nodes, lambda node: _begin(shop, node), shop.device):
         for node, run in wave:
             on_network(node, _keep(shop, node, run, seconds / len(wave)))
-
-
-_shop: Shop | None = None
-
-
-def _enter(shop: Shop) -> None:
-    global _shop
-    begin_worker()
-    _shop = shop
-
-
-def _train_here(node: Node) -> float:
-    assert _shop is not None
-    return _train(_shop, node)
-
-
-def _side_by_side(shop: Shop, nodes: list[Node], processes: int, on_network: OnNetwork) -> None:
-    context: BaseContext = torch.multiprocessing.get_context("spawn")
-    before = set(multiprocessing.active_children())
-    with ProcessPoolExecutor(processes, context, initializer=_enter, initargs=(shop,)) as pool:
-        try:
-            futures = {pool.submit(_train_here, node): node for node in nodes}
-            for future in as_completed(futures):
-                on_network(futures[future], future.result())
-        except BrokenProcessPool as error:
-            raise TrainingError(
-                "a network's process ended before it was done (out of memory, perhaps): run again with fewer processes."
-            ) from error
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            for worker in set(multiprocessing.active_children()) - before:
-                worker.terminate()
-            raise

@@ -44,6 +44,9 @@ def bench(
     processes: Annotated[
         int | None, typer.Option(min=1, help="Networks side by side on the CPU. Default: one for each core.")
     ] = None,
+    on: Annotated[
+        str | None, typer.Option(metavar="ray|HOST:PORT", help="Train the networks on a Ray cluster.")
+    ] = None,
     count: Annotated[bool, typer.Option("--count", help="Say what is still to be trained, and train nothing.")] = False,
     tables: Annotated[
         bool, typer.Option("--tables", help="Only make the tables again, from what the folder holds.")
@@ -73,16 +76,18 @@ def bench(
     room = with_torch("flipguard.bench.run", "a bench", "train")
     for place, model in [("old", spec.old), ("new", spec.new), *_models(spec)]:
         import_module("flipguard.releases.trust").check_name(model.name, place, trust=trust)
-    where = import_module("flipguard.releases.material").device_of(device)
+    where = import_module("flipguard.releases.material").device_of(device if on is None else "cpu")
     work: Bench = room.Bench(
         spec, folder, where, rows=row or (), seeds=seed or (), networks=Path(networks) if networks else None
     )
     if count:
         return _count(work)
     signals = import_module("flipguard.training.signals")
+    cluster = with_torch("flipguard.integrations.ray", "training on a cluster", "ray") if on is not None else None
     try:
         with signals.heeded():
-            rows = work.run(processes=processes, on_network=_tell(quiet=json == STDOUT))
+            pool = cluster.connected(on) if cluster is not None else None
+            rows = work.run(processes=processes, on_network=_tell(quiet=json == STDOUT), pool=pool)
     except signals.Stopped as stop:
         complain(f"{STOPPED[stop.number]}. The same command goes on from what {folder} holds.")
         return int(stop.status)
