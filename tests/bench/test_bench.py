@@ -278,7 +278,6 @@ def test_what_cannot_work_is_said_at_once(changes: dict[str, Any], said: str, tm
     [
         ({"seeds": [1, 1]}, "`seeds` are different numbers"),
         ({"seeds": []}, "seeds"),
-        ({"baseline": "nothing"}, "the baseline 'nothing' is no row"),
         ({"networks": {"a": {"methd": "kd"}}}, "networks.a has no key 'methd'; did you mean 'method'?"),
         ({"networks": {"a b": {}}}, "'a b' cannot name a network"),
         ({"rows": {"none": {"old": "a"}}}, "'rows.none.new' is missing"),

@@ -64,7 +64,6 @@ class BenchSpec(Strict):
     seeds: Annotated[list[int], Field(min_length=1)]
     networks: Annotated[dict[str, NetworkPlan], Field(min_length=1)]
     rows: Annotated[dict[str, Annotated[RowPlan, BeforeValidator(_both)]], Field(min_length=1)]
-    baseline: Annotated[str, Field(description="the row that is no treatment")] = "none"
 
     @model_validator(mode="after")
     def _consistent(self) -> "BenchSpec":
@@ -73,8 +72,6 @@ class BenchSpec(Strict):
         for name in (*self.networks, *self.rows):
             if not re.fullmatch(_NAME, name):
                 raise ValueError(f"'{name}' cannot name a network or a row: letters, digits, '_' and '-'")
-        if self.baseline not in self.rows:
-            raise ValueError(f"the baseline '{self.baseline}' is no row")
         return self
 
 

@@ -205,11 +205,9 @@ class Bench:
 
 def facts_of(spec: BenchSpec) -> dict[str, Any]:
     """What a table says of its bench."""
-    shown = spec.model_dump(
-        mode="json", exclude_unset=True, include={"title", "data", "old", "new", "train", "baseline"}
-    )
+    shown = spec.model_dump(mode="json", exclude_unset=True, include={"title", "data", "old", "new", "train"})
     shown["data"].pop("folder", None)
-    return {**shown, "baseline": spec.baseline}
+    return shown
 
 
 def write_tables(folder: Path) -> list[Row]:
