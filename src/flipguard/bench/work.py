@@ -27,7 +27,8 @@ from flipguard.releases import material
 from flipguard.releases.folder import read_json, write_json
 from flipguard.training import begin_network, predict_logits
 from flipguard.training.loop import Run
-from flipguard.training.pool import Event, Here, Piece, Pool, Processes, Resources
+from flipguard.training.pool import Event, Here, Piece, Pool, Resources
+from flipguard.training.processes import Processes
 from flipguard.training.state import Epoch
 from flipguard.training.waves import in_waves
 

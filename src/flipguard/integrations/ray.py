@@ -21,13 +21,13 @@ except ModuleNotFoundError as error:
 
 from flipguard.training import signals
 from flipguard.training.errors import TrainingError
-from flipguard.training.pool import HEAR_SECONDS, Event, Hear, Piece, Queue
+from flipguard.training.pool import Event, Hear, Piece, Queue
 
 LOG = logging.getLogger("flipguard.training")
 LIVES = 10
 """So many workers of one piece may die before it is given up: something kills every one of them."""
 
-LEAVE_SECONDS, CONNECT_SECONDS = 30.0, 10.0
+HEAR_SECONDS, LEAVE_SECONDS, CONNECT_SECONDS = 0.2, 30.0, 10.0
 _LOST = (
     exceptions.WorkerCrashedError,
     exceptions.NodeDiedError,

@@ -22,7 +22,8 @@ from flipguard.training.distributed import alone, own_device, place, wait_for
 from flipguard.training.kept import kept_at
 from flipguard.training.loop import Engine, Run
 from flipguard.training.network import ModelSpec, Seeds, begin_network, described
-from flipguard.training.pool import Event, Here, Piece, Pool, Processes, Resources
+from flipguard.training.pool import Event, Here, Piece, Pool, Resources
+from flipguard.training.processes import Processes
 from flipguard.training.recipe import Recipe
 from flipguard.training.waves import in_waves
 from flipguard.types import DamagedFile, InputError, Method

@@ -1,25 +1,12 @@
-"""Where independent work is done: in this process, in several on this machine, or wherever else a pool reaches.
+"""Where independent work is done: in this process, in several of this machine, or wherever else a pool reaches.
 
 A pool takes pieces that do not depend on what others have in memory, does them somewhere, and tells what happens. It
 knows nothing of networks: members, whole runs and the cells of a study are all pieces.
 """
 
-import multiprocessing
-import os
-import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
-from multiprocessing.context import BaseContext
 from typing import Any, Literal, Protocol
-
-import torch
-
-from flipguard.training import signals
-from flipguard.training.errors import TrainingError
-
-HEAR_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
@@ -118,78 +105,3 @@ class Here:
                 value = piece.call(piece.shared, *piece.arguments, say=say)
                 queue.done(piece.key)
                 hear(Event(piece.key, "done", value))
-
-
-@dataclass(frozen=True)
-class Processes:
-    """So many processes of this machine, each with one thread, so that results do not depend on how many there are.
-
-    What pieces share reaches each process once, through shared memory: torch's own pickling moves tensors there.
-    """
-
-    number: int
-
-    def run(self, pieces: Sequence[Piece], hear: Hear) -> None:
-        queue, shared = Queue(pieces), list({id(piece.shared): piece.shared for piece in pieces}.values())
-        places = {id(value): place for place, value in enumerate(shared)}
-        context: BaseContext = torch.multiprocessing.get_context("spawn")
-        said = context.SimpleQueue()
-        before = set(multiprocessing.active_children())
-        running: dict[Future[Any], str] = {}
-        with ProcessPoolExecutor(self.number, context, initializer=_enter, initargs=(shared, said)) as pool:
-            try:
-                while queue:
-                    for piece in queue.ready():
-                        work = (piece.key, piece.call, piece.arguments, places[id(piece.shared)])
-                        running[pool.submit(_do, *work)] = piece.key
-                    finished, _ = wait(running, HEAR_SECONDS, FIRST_COMPLETED)
-                    while not said.empty():
-                        hear(Event(*said.get()))
-                    for future in finished:
-                        key, value = running.pop(future), future.result()
-                        queue.done(key)
-                        hear(Event(key, "done", value))
-            except BrokenProcessPool as error:
-                raise TrainingError(
-                    "a member's process ended before it was done (out of memory, perhaps): run again with fewer "
-                    "processes; in a script, call this under `if __name__ == '__main__':`, as each process imports the "
-                    "script."
-                ) from error
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                # A signal reaches this process alone, and leaving the pool waits for pieces that take hours: each saves
-                # where it is and ends.
-                for worker in set(multiprocessing.active_children()) - before:
-                    worker.terminate()
-                raise
-
-
-_shared: list[Any] = []
-_said: Any = None
-
-
-def _enter(shared: list[Any], said: Any) -> None:
-    global _shared, _said
-    begin_worker()
-    _shared, _said = shared, said
-
-
-def begin_worker() -> None:
-    """A process that trains for another: one thread, its parent's signals, and no life after its parent's.
-
-    A worker whose parent was killed would go on, beside the run that is started in its place.
-    """
-    torch.set_num_threads(1)
-    signals.heeded_by_worker()
-    threading.Thread(target=_leave_with_parent, daemon=True).start()
-
-
-def _leave_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
-
-
-def _do(key: str, call: Callable[..., Any], arguments: tuple[Any, ...], place: int) -> Any:
-    return call(_shared[place], *arguments, say=lambda value: _said.put((key, "said", value)))
