@@ -95,7 +95,7 @@ def shell(folder: Path, script: str, **variables: str) -> subprocess.CompletedPr
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=300,
     )
 
 

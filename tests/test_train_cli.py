@@ -108,7 +108,7 @@ def test_an_interrupted_run_says_how_to_go_on(folder: Path) -> None:
     assert second.exit_code == 2
     assert f"a is in use by process {process.pid} on" in second.stderr
     process.send_signal(signal.SIGINT)
-    _, complaint = process.communicate(timeout=30)
+    _, complaint = process.communicate(timeout=300)
     assert process.returncode == 130
     assert complaint == "flipguard: interrupted. The same command goes on from what a holds.\n"
     assert json.loads(Path("a/run.json").read_text())["status"] == "stopped"
@@ -121,7 +121,7 @@ def test_a_full_disk_is_one_line_and_nothing_is_lost(folder: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 
     process = start("train", "update.yaml", "method=none", preexec_fn=little_room)
-    _, complaint = process.communicate(timeout=60)
+    _, complaint = process.communicate(timeout=300)
     assert process.returncode == 2
     assert complaint.startswith("flipguard: runs/update/versions/old/predictions/test.parquet cannot be written: ")
     assert complaint.count("\n") == 1

@@ -74,7 +74,7 @@ def test_spread_over_two_processes(tmp_path: Path) -> None:
         command = [sys.executable, "-c", SCRIPT, str(tmp_path)]
         processes.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True))
     try:
-        errors = [process.communicate(timeout=120)[1] for process in processes]
+        errors = [process.communicate(timeout=300)[1] for process in processes]
     finally:
         for process in processes:
             process.kill()

@@ -234,7 +234,7 @@ def test_a_driver_that_dies_and_machines_that_share_no_disk(
     # What is finished is found, and needs no cluster.
     cluster.stop()
     found = command(*arguments)
-    out, errors = found.communicate(timeout=120)
+    out, errors = found.communicate(timeout=300)
     assert found.returncode == 0, (out, errors)
     assert out.startswith("finished: run")
 
@@ -261,7 +261,7 @@ def test_ctrl_c_saves_where_every_member_is(
         if len(steps(tmp_path / "run")) == 2:
             break
     run.send_signal(signal.SIGINT)
-    out, errors = run.communicate(timeout=60)
+    out, errors = run.communicate(timeout=300)
     assert run.returncode == 130, (out, errors)
     assert "interrupted. The same command goes on from what run holds." in errors
     at = steps(tmp_path / "run")
@@ -328,7 +328,7 @@ def test_what_happens_to_pieces(tmp_path: Path) -> None:
     (tmp_path / "pieces.py").write_text(POOL)
     command = [sys.executable, "pieces.py", str(tmp_path / "died")]
     done = subprocess.run(
-        command, cwd=tmp_path, env=ENVIRONMENT, text=True, capture_output=True, timeout=240, check=False
+        command, cwd=tmp_path, env=ENVIRONMENT, text=True, capture_output=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()

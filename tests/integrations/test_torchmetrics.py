@@ -171,7 +171,7 @@ def test_two_processes_give_the_tally_of_one(tmp_path: Path) -> None:
         subprocess.Popen([sys.executable, "-c", program, str(rank), str(tmp_path / "store"), str(tmp_path), __file__])
         for rank in range(2)
     ]
-    assert [process.wait(timeout=120) for process in ranks] == [0, 0]
+    assert [process.wait(timeout=300) for process in ranks] == [0, 0]
     expected = whole(sample())
     for rank in range(2):
         found = torch.load(tmp_path / f"{rank}.pt")

@@ -42,7 +42,7 @@ def launched(folder: Path, out: str, *changes: str) -> "subprocess.CompletedProc
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     start = [sys.executable, *launcher, "-m", "flipguard", "train", "spec.yaml", *changes, "--out", out]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(start, env=environment, cwd=folder, capture_output=True, text=True, check=False, timeout=240)
+    return subprocess.run(start, env=environment, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
 
 
 @pytest.fixture(scope="module")

@@ -70,7 +70,7 @@ def load(driver: Driver, page: Path) -> Driver:
     driver.get_log("browser")
     driver.get_log("performance")
     driver.get(page.as_uri())
-    WebDriverWait(driver, 60).until(lambda d: d.execute_script("return document.documentElement.dataset.ready"))
+    WebDriverWait(driver, 300).until(lambda d: d.execute_script("return document.documentElement.dataset.ready"))
     return driver
 
 
@@ -101,7 +101,7 @@ def status(driver: Driver) -> str:
 
 
 def until(driver: Driver, check: Callable[[], bool]) -> None:
-    WebDriverWait(driver, 10, poll_frequency=0.02).until(lambda _: check())
+    WebDriverWait(driver, 300, poll_frequency=0.02).until(lambda _: check())
 
 
 def click(driver: Driver, id_: str) -> None:

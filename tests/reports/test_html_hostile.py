@@ -49,7 +49,7 @@ def opened(chromium: Driver, page: Path) -> Driver:
     chromium.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
     chromium.get_log("browser")
     chromium.get(page.as_uri())
-    WebDriverWait(chromium, 60).until(lambda d: d.execute_script("return document.documentElement.dataset.ready"))
+    WebDriverWait(chromium, 300).until(lambda d: d.execute_script("return document.documentElement.dataset.ready"))
     chromium.execute_script(
         "for (const c of document.querySelectorAll('.chart')) if (['scatter', 'bar'].includes(c._fullData[0].type))"
         " Plotly.Fx.hover(c, [{curveNumber: 0, pointNumber: 0}])"

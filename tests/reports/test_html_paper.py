@@ -50,7 +50,7 @@ def opened(driver: Driver, page: Path, *, scheme: str = "light", width: int | No
         driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     driver.get_log("browser")
     driver.get(page.as_uri())
-    WebDriverWait(driver, 60).until(lambda d: d.execute_script("return document.documentElement.dataset.ready"))
+    WebDriverWait(driver, 300).until(lambda d: d.execute_script("return document.documentElement.dataset.ready"))
     return driver
 
 
@@ -69,9 +69,9 @@ def test_a_spreadsheet_takes_no_cell_of_the_download_for_a_formula(
     driver = opened(chromium, page)
     driver.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)})
     driver.execute_script("document.getElementById('download').click()")
-    WebDriverWait(driver, 10).until(lambda _: list(tmp_path.glob("*.csv")))
+    WebDriverWait(driver, 300).until(lambda _: list(tmp_path.glob("*.csv")))
     (path,) = tmp_path.glob("*.csv")
-    WebDriverWait(driver, 10).until(lambda _: path.read_text(encoding="utf-8").endswith("\n"))
+    WebDriverWait(driver, 300).until(lambda _: path.read_text(encoding="utf-8").endswith("\n"))
     with path.open(newline="", encoding="utf-8") as file:
         found = list(csv.DictReader(file))
     assert len(found) == len(range(0, N, 3))

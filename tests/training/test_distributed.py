@@ -85,7 +85,7 @@ def run(folder: Path, world: int) -> None:
         command = [sys.executable, "-c", SCRIPT, str(folder)]
         processes.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True))
     try:
-        ends = [(process.communicate(timeout=120)[1], process.returncode) for process in processes]
+        ends = [(process.communicate(timeout=300)[1], process.returncode) for process in processes]
     finally:
         for process in processes:
             process.kill()

@@ -114,7 +114,7 @@ def test_two_processes_get_what_one_gets(tmp_path: Path) -> None:
         for place in places
     ]
     try:
-        ends = [(process.communicate(timeout=120)[1], process.returncode) for process in processes]
+        ends = [(process.communicate(timeout=300)[1], process.returncode) for process in processes]
     finally:
         for process in processes:
             process.kill()

@@ -61,7 +61,7 @@ def test_what_is_written_is_found_elsewhere(url: str) -> None:
 def test_work_is_kept_while_it_goes_on(url: str) -> None:
     with kept_at(url) as home:
         write(home / "state", "half")
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 300
         while not Storage(url).index()[1]:
             assert time.monotonic() < deadline
             time.sleep(0.05)

@@ -70,7 +70,7 @@ def test_two_processes_in_two_network_namespaces(namespaces: list[tuple[str, str
     seen = subprocess.run(["ip", "-n", namespaces[0][0], "-br", "link"], capture_output=True, text=True, check=True)
     assert {line.split("@")[0].split()[0] for line in seen.stdout.splitlines()} == {"lo", namespaces[0][1]}
     try:
-        ends = [process.communicate(timeout=240) for process in processes]
+        ends = [process.communicate(timeout=300) for process in processes]
     finally:
         for process in processes:
             process.kill()
