@@ -4,8 +4,11 @@ import math
 
 import pytest
 import torch
+from torch import Tensor
+from torch.nn import functional as F
 
 from flipguard.losses import cross_entropy
+from flipguard.losses.classification import MANY_CLASSES
 from flipguard.types import InputError
 
 B, C = 5, 7
@@ -39,3 +42,35 @@ def test_refuses_labels_that_would_broadcast() -> None:
 def test_refuses_a_smoothing_out_of_range(smoothing: float) -> None:
     with pytest.raises(InputError, match="label_smoothing"):
         cross_entropy(torch.zeros(B, C), torch.zeros(B, dtype=torch.long), label_smoothing=smoothing)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_many_classes_have_the_loss_and_gradient_of_torch(smoothing: float) -> None:
+    """Also over a stack of members, and for samples of different weight."""
+    logits = torch.randn(3, B, MANY_CLASSES + 7, generator=torch.Generator().manual_seed(5)).double()
+    y, weight = torch.tensor([0, 1030, 2, 2, 700]), torch.arange(1.0, B + 1).double()
+
+    def ours(logits: Tensor) -> Tensor:
+        return cross_entropy(logits, y, label_smoothing=smoothing) @ weight
+
+    def theirs(logits: Tensor) -> Tensor:
+        return F.cross_entropy(logits, y, reduction="none", label_smoothing=smoothing) @ weight
+
+    for found, expected in zip(
+        torch.func.vmap(torch.func.grad_and_value(ours))(logits),
+        torch.func.vmap(torch.func.grad_and_value(theirs))(logits),
+        strict=True,
+    ):
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-14)
+    leaf = logits[0].clone().requires_grad_()
+    ours(leaf).backward()
+    torch.testing.assert_close(leaf.grad, torch.func.grad(theirs)(logits[0]), rtol=1e-12, atol=1e-14)
+
+
+def test_the_gradient_of_many_classes_can_be_taken_once() -> None:
+    """It has taken the place of what a second one would need: torch says so, and gives no wrong number."""
+    leaf = torch.zeros(B, MANY_CLASSES + 7, requires_grad=True)
+    loss = cross_entropy(leaf, torch.arange(B)).sum()
+    loss.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
