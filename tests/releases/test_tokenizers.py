@@ -23,6 +23,7 @@ from flipguard.spec import parse_training_spec
 from flipguard.types import Batch, InputError
 
 TOPICS = ("election minister treaty", "match goal coach", "market shares profit", "software chip rocket")
+MODEL = {"name": "text_transformer", "width": 8, "heads": 2, "layers": 1, "vocabulary": 40, "length": 9}
 torch.set_num_threads(1)
 
 
@@ -44,13 +45,12 @@ def news(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def spec(news: Path, **sections: Any) -> TrainSpec:
-    model = {"name": "text_transformer", "width": 8, "heads": 2, "layers": 1, "vocabulary": 40, "length": 9}
     words: dict[str, Any] = {"encode": {"words": 17, "length": 5}}
     whole = {
         "data": {"name": "ag-news", "folder": str(news), "validation": 12, **words},
         "versions": [
-            {"name": "few", "model": model},
-            {"name": "many", "model": model, "data": {"encode": {"words": 31, "length": 9}}, "method": "kd"},
+            {"name": "few", "model": MODEL},
+            {"name": "many", "model": MODEL, "data": {"encode": {"words": 31, "length": 9}}, "method": "kd"},
         ],
         "train": {"epochs": 3, "batch_size": 16, "optimiser": "adamw", "learning_rate": 0.02, "device": "cpu"},
         **sections,
@@ -104,6 +104,21 @@ def test_a_version_is_held_to_an_old_one_of_other_tokens(run: Path, news: Path, 
     np.testing.assert_allclose(features.logits[0].numpy(), expected, atol=1e-5)
     assert features.features is not None
     np.testing.assert_allclose(reference.chosen(batch, torch.tensor([0])).numpy(), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("method", ["weight_interpolation", "soup"])
+def test_weights_of_other_tokens_are_not_averaged(method: str, news: Path, tmp_path: Path) -> None:
+    """A row of an embedding is a word, and another word in the other network: the shapes agree, the mean is nothing."""
+
+    def versions(data: dict[str, Any]) -> list[dict[str, Any]]:
+        return [
+            {"name": "few", "model": MODEL},
+            {"name": "many", "model": MODEL, "data": data, "method": {"name": method}},
+        ]
+
+    with pytest.raises(InputError, match=f"version many: {method} averages weights, and 'few' knows other tokens"):
+        train(spec(news, versions=versions({"encode": {"words": 31, "length": 5}})), tmp_path / "run")
+    assert len(train(spec(news, versions=versions({})), tmp_path / "same").comparisons) == 1
 
 
 def test_figures_are_of_what_the_old_version_says_in_its_own_tokens(run: Path) -> None:

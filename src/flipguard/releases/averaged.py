@@ -55,6 +55,11 @@ def check_averaged(task: Task, network: nn.Module) -> None:
         raise InputError(f"{name} averages weights, and '{old.name}' knows other classes than {task.data.name}.")
     if old.normalisation != task.data.normalisation:
         raise InputError(f"{name} averages weights, and '{old.name}' takes inputs of another scale.")
+    tokens = [None if one is None else one.fingerprint() for one in (old.encoder, task.data.encoder)]
+    if tokens[0] != tokens[1]:
+        raise InputError(
+            f"{name} averages weights, and '{old.name}' knows other tokens: give both versions the same data.encode."
+        )
     average_weights([old.network, network])
 
 
