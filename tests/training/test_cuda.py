@@ -10,6 +10,7 @@ import torch
 
 from flipguard.data import Augmentation, DataSet, Split
 from flipguard.ensembles import NetworkReference, QuickReference
+from flipguard.ensembles.quick import quickened_pairs
 from flipguard.methods import NoTreatment, build_method
 from flipguard.training import ModelSpec, Recipe, Seeds, TrainingError, fit_members, train_network
 from flipguard.training.network import begin_network
@@ -180,3 +181,16 @@ def test_quick_copies_say_what_the_networks_say() -> None:
         assert float((wide - exact).norm() / exact.norm()) < 5e-3
         half = QuickReference(reference, torch.bfloat16, torch.device("cuda"))(batch).logits
         assert float((half - exact).norm() / exact.norm()) < 5e-2
+
+
+@pytest.mark.parametrize("name", ["resnet20", "wrn28_1"])
+def test_networks_in_pairs_say_what_they_say_alone(name: str) -> None:
+    networks = [ModelSpec(name).build(C, seed).cuda().eval() for seed in (1, 2, 3)]
+    pairs = quickened_pairs(networks, torch.float32)
+    assert pairs is not None
+    x = torch.randn(64, 3, 32, 32, device="cuda").contiguous(memory_format=torch.channels_last)
+    with torch.no_grad():
+        said = [*pairs[0].cuda()(x), pairs[1].cuda()(x)]
+        for found, network in zip(said, networks, strict=True):
+            exact = network(x)
+            assert float((found - exact).norm() / exact.norm()) < 5e-3
