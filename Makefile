@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: demo update test adapters integrations libraries ray site docs package audit check format bench clean
+.PHONY: demo update test adapters integrations libraries kernels ray site docs package audit check format bench clean
 
 $(VENV)/base: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -84,6 +84,16 @@ libraries: $(OWN)/ready $(ADAPTERS)/ready  ## of the two above what CI runs: eac
 	$(ADAPTERS)/bin/python -c "import transformers, importlib.metadata as m; m.version('timm'), m.version('torchvision')"
 	OMP_NUM_THREADS=1 $(ADAPTERS)/bin/python -m pytest -n 2 tests/models/test_adapters.py
 
+# Triton's interpreter takes a shape (1,) for a number, which later NumPy versions refuse.
+KERNELS := .venv-kernels
+$(KERNELS)/ready: $(VENV)/test
+	$(call layer,$(KERNELS))
+	$(call LAYER_PIP,$(KERNELS)) triton "numpy<2.3"
+	touch $@
+
+kernels: $(KERNELS)/ready  ## our own GPU kernels, by Triton's interpreter
+	TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(KERNELS)/bin/python -m pytest tests/training/test_kernels.py
+
 package: $(OWN)/ready  ## sdist and wheel, checked as for an upload; the wheel runs the demo in an empty environment
 	$(OWN)/bin/python -m pytest tests/test_package.py
 
@@ -136,4 +146,4 @@ bench: $(VENV)/test  ## both sides in one run, prints ratios
 	$(BIN)/python benchmarks/compare.py
 
 clean:
-	rm -rf $(VENV) $(ADAPTERS) $(OWN) $(RAY) $(DOCS) $(AUDIT) demo dist build
+	rm -rf $(VENV) $(ADAPTERS) $(OWN) $(KERNELS) $(RAY) $(DOCS) $(AUDIT) demo dist build

@@ -128,40 +128,6 @@ def test_a_loss_that_is_not_finite_stops_a_captured_run() -> None:
         trained("captured", recipe=replace(RECIPE, learning_rate=1e30, warmup=0.0, clip_norm=None))
 
 
-@pytest.mark.parametrize(("rows", "channels", "side"), [(5, 7, 3), (64, 32, 32), (33, 200, 5)])
-@pytest.mark.parametrize("adds", [False, True])
-@pytest.mark.parametrize("relu", [False, True])
-def test_fused_norms_are_torchs(rows: int, channels: int, side: int, adds: bool, relu: bool) -> None:
-    from flipguard.training.normalisation import norm_add_relu
-
-    torch.manual_seed(0)
-    x, z, dy = (
-        torch.randn(rows, channels, side, side, device="cuda").contiguous(memory_format=torch.channels_last)
-        for _ in range(3)
-    )
-    x = x * 2 + 30
-    mine, theirs = (torch.nn.BatchNorm2d(channels).cuda() for _ in range(2))
-    for norm in (mine, theirs):
-        norm.weight.data.copy_(torch.linspace(-1, 2, channels))
-        norm.bias.data.copy_(torch.linspace(1, -1, channels))
-        norm.running_mean.fill_(20.0)  # type: ignore[union-attr]
-    a, b, c, d = (value.clone().requires_grad_() for value in (x, z, x, z))
-    got = norm_add_relu(a, mine, z=b if adds else None, relu=relu)
-    wanted = theirs(c) + d if adds else theirs(c)
-    wanted = torch.relu(wanted) if relu else wanted
-    got.backward(dy)
-    wanted.backward(dy)
-    torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(a.grad, c.grad, rtol=1e-3, atol=1e-3)
-    torch.testing.assert_close(mine.weight.grad, theirs.weight.grad, rtol=1e-3, atol=1e-3)
-    torch.testing.assert_close(mine.bias.grad, theirs.bias.grad, rtol=1e-3, atol=1e-3)
-    torch.testing.assert_close(mine.running_mean, theirs.running_mean)
-    torch.testing.assert_close(mine.running_var, theirs.running_var, rtol=1e-4, atol=1e-5)
-    assert mine.num_batches_tracked == 1
-    if adds:
-        torch.testing.assert_close(b.grad, d.grad)
-
-
 def test_quick_copies_say_what_the_networks_say() -> None:
     for name in ("resnet20", "densenet40", "vgg11", "wrn28_1"):
         network = train_network(

@@ -1,13 +1,16 @@
-"""BatchNorm, the sum with a shortcut, and ReLU in training as three kernels forward and three backward.
+"""BatchNorm, the sum with a shortcut, and ReLU in training as two kernels forward and two backward.
 
 On a GPU these are memory traffic: torch's own kernels read and write an activation about nineteen times a step, these
-about ten. An activation in channels-last memory is a matrix (R, C) of R = B·H·W rows:
+eight times, or eleven with a shortcut. An activation in channels-last memory is a matrix (R, C) of R = B·H·W rows:
 
     forward    mean and variance per channel; y = relu((x - mean)/σ·γ + β + z)
     backward   with g = dy·1(y > 0) and x̂ = (x - mean)/σ:   dβ = Σ g,  dγ = Σ g·x̂,
                dx = γ/σ·(g - dβ/R - x̂·dγ/R),  dz = g
 
-Sums are taken in float32 around the running mean, so that a mean far from zero costs no digits.
+Sums are taken in float32 around the running mean, so that a mean far from zero costs no digits. Each program leaves its
+sums, and the one that is last to do so adds them up, always in the same order: the result does not depend on who it is.
+Without a shortcut the sign of y is found from x again, which is read anyway; with one, the first kernel backward writes
+g where the second, and the shortcut, read it.
 """
 
 from typing import Any
@@ -21,11 +24,38 @@ TILE, PROGRAMS, WARPS = 4096, 1056, 8
 
 
 @triton.jit
-def _sums(x, shift, total, square, rows, channels, chunk, BR: tl.constexpr, BC: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Per program and channel: Σ (x - shift) and Σ (x - shift)²."""
+def _is_last(count, places):  # type: ignore[no-untyped-def]
+    """Whether all other programs of this column of tiles have left their sums; the count is then ready for the next."""
+    tl.debug_barrier()
+    last = tl.atomic_add(count, 1) == places - 1
+    if last:
+        tl.store(count, 0)
+    return last
+
+
+@triton.jit
+def _added_up(first, second, columns, inside, channels, places, BP: tl.constexpr, BC: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The programs' sums (places, C) over the places, past the cache of this processor: others wrote them."""
+    one = tl.zeros((BC,), tl.float32)
+    two = tl.zeros((BC,), tl.float32)
+    for start in range(0, places, BP):
+        row = start + tl.arange(0, BP)
+        mask = (row < places)[:, None] & inside[None, :]
+        at = row[:, None] * channels + columns[None, :]
+        one += tl.sum(tl.load(first + at, mask=mask, other=0.0, cache_modifier=".cg"), 0)
+        two += tl.sum(tl.load(second + at, mask=mask, other=0.0, cache_modifier=".cg"), 0)
+    return one, two
+
+
+@triton.jit
+def _statistics(  # type: ignore[no-untyped-def]
+    x, total, square, count, mean, rstd, running_mean, running_var, rows, channels, chunk, places, momentum, eps,
+    BR: tl.constexpr, BC: tl.constexpr, BP: tl.constexpr,
+):  # fmt: skip
+    """Per program and channel Σ (x - shift) and Σ (x - shift)²; then mean and 1/σ, and the running statistics move."""
     place, columns = tl.program_id(0), tl.program_id(1) * BC + tl.arange(0, BC)
     inside = columns < channels
-    around = tl.load(shift + columns, mask=inside, other=0.0)
+    shift = tl.load(running_mean + columns, mask=inside, other=0.0)
     first = tl.zeros((BR, BC), tl.float32)
     second = tl.zeros((BR, BC), tl.float32)
     for start in range(place * chunk, tl.minimum((place + 1) * chunk, rows), BR):
@@ -33,37 +63,20 @@ def _sums(x, shift, total, square, rows, channels, chunk, BR: tl.constexpr, BC: 
         mask = (row < tl.minimum((place + 1) * chunk, rows))[:, None] & inside[None, :]
         at = row.to(tl.int64)[:, None] * channels + columns[None, :]
         value = tl.load(x + at, mask=mask, other=0.0).to(tl.float32)
-        value = tl.where(mask, value - around[None, :], 0.0)
+        value = tl.where(mask, value - shift[None, :], 0.0)
         first += value
         second += value * value
     tl.store(total + place * channels + columns, tl.sum(first, 0), mask=inside)
     tl.store(square + place * channels + columns, tl.sum(second, 0), mask=inside)
-
-
-@triton.jit
-def _statistics(  # type: ignore[no-untyped-def]
-    total, square, mean, rstd, running_mean, running_var, rows, channels, places, momentum, eps,
-    BP: tl.constexpr, BC: tl.constexpr,
-):  # fmt: skip
-    """The programs' sums to mean and 1/σ; the running statistics move."""
-    columns = tl.program_id(0) * BC + tl.arange(0, BC)
-    inside = columns < channels
-    first = tl.zeros((BC,), tl.float32)
-    second = tl.zeros((BC,), tl.float32)
-    for start in range(0, places, BP):
-        row = start + tl.arange(0, BP)
-        mask = (row < places)[:, None] & inside[None, :]
-        at = row[:, None] * channels + columns[None, :]
-        first += tl.sum(tl.load(total + at, mask=mask, other=0.0), 0)
-        second += tl.sum(tl.load(square + at, mask=mask, other=0.0), 0)
-    shift = tl.load(running_mean + columns, mask=inside, other=0.0)
-    off = first / rows
-    var = tl.maximum(second / rows - off * off, 0.0)
-    tl.store(mean + columns, shift + off, mask=inside)
-    tl.store(rstd + columns, 1.0 / tl.sqrt(var + eps), mask=inside)
-    old = tl.load(running_var + columns, mask=inside, other=0.0)
-    tl.store(running_mean + columns, shift + momentum * off, mask=inside)
-    tl.store(running_var + columns, old + momentum * (var * (rows / (rows - 1.0)) - old), mask=inside)
+    if _is_last(count + tl.program_id(1), places):
+        all_first, all_second = _added_up(total, square, columns, inside, channels, places, BP, BC)
+        off = all_first / rows
+        var = tl.maximum(all_second / rows - off * off, 0.0)
+        tl.store(mean + columns, shift + off, mask=inside)
+        tl.store(rstd + columns, 1.0 / tl.sqrt(var + eps), mask=inside)
+        old = tl.load(running_var + columns, mask=inside, other=0.0)
+        tl.store(running_mean + columns, shift + momentum * off, mask=inside)
+        tl.store(running_var + columns, old + momentum * (var * (rows / (rows - 1.0)) - old), mask=inside)
 
 
 @triton.jit
@@ -76,9 +89,12 @@ def _forward(  # type: ignore[no-untyped-def]
     inside = columns < channels
     mask = (row < rows)[:, None] & inside[None, :]
     at = row.to(tl.int64)[:, None] * channels + columns[None, :]
-    scale = tl.load(rstd + columns, mask=inside, other=0.0) * tl.load(weight + columns, mask=inside, other=0.0)
-    offset = tl.load(bias + columns, mask=inside, other=0.0) - tl.load(mean + columns, mask=inside, other=0.0) * scale
-    value = tl.load(x + at, mask=mask, other=0.0).to(tl.float32) * scale[None, :] + offset[None, :]
+    inverse = tl.load(rstd + columns, mask=inside, other=0.0)
+    centre = tl.load(mean + columns, mask=inside, other=0.0)
+    slope = tl.load(weight + columns, mask=inside, other=0.0)
+    offset = tl.load(bias + columns, mask=inside, other=0.0)
+    hat = (tl.load(x + at, mask=mask, other=0.0).to(tl.float32) - centre[None, :]) * inverse[None, :]
+    value = hat * slope[None, :] + offset[None, :]
     if ADD:
         value += tl.load(z + at, mask=mask, other=0.0).to(tl.float32)
     if RELU:
@@ -88,53 +104,45 @@ def _forward(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _gradient_sums(  # type: ignore[no-untyped-def]
-    dy, y, x, mean, rstd, total, along, rows, channels, chunk, RELU: tl.constexpr,
-    BR: tl.constexpr, BC: tl.constexpr,
+    dy, y, x, g, mean, rstd, weight, bias, total, along, count, dbias, dweight, rows, channels, chunk, places,
+    ADD: tl.constexpr, RELU: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr, BP: tl.constexpr,
 ):  # fmt: skip
-    """Per program and channel: Σ g and Σ g·x̂."""
+    """Per program and channel Σ g and Σ g·x̂; then dβ and dγ. With a shortcut and ReLU, g itself too."""
     place, columns = tl.program_id(0), tl.program_id(1) * BC + tl.arange(0, BC)
     inside = columns < channels
     centre = tl.load(mean + columns, mask=inside, other=0.0)
     inverse = tl.load(rstd + columns, mask=inside, other=0.0)
+    slope = tl.load(weight + columns, mask=inside, other=0.0)
+    offset = tl.load(bias + columns, mask=inside, other=0.0)
     first = tl.zeros((BR, BC), tl.float32)
     second = tl.zeros((BR, BC), tl.float32)
     for start in range(place * chunk, tl.minimum((place + 1) * chunk, rows), BR):
         row = start + tl.arange(0, BR)
         mask = (row < tl.minimum((place + 1) * chunk, rows))[:, None] & inside[None, :]
         at = row.to(tl.int64)[:, None] * channels + columns[None, :]
-        g = tl.load(dy + at, mask=mask, other=0.0).to(tl.float32)
-        if RELU:
-            g = tl.where(tl.load(y + at, mask=mask, other=0.0) > 0, g, 0.0)
+        value = tl.load(dy + at, mask=mask, other=0.0).to(tl.float32)
         hat = (tl.load(x + at, mask=mask, other=0.0).to(tl.float32) - centre[None, :]) * inverse[None, :]
-        first += g
-        second += g * hat
+        if RELU and ADD:
+            value = tl.where(tl.load(y + at, mask=mask, other=0.0) > 0, value, 0.0)
+            tl.store(g + at, value.to(g.dtype.element_ty), mask=mask)
+        elif RELU:
+            value = tl.where(hat * slope[None, :] + offset[None, :] > 0, value, 0.0)
+        first += value
+        second += value * hat
     tl.store(total + place * channels + columns, tl.sum(first, 0), mask=inside)
     tl.store(along + place * channels + columns, tl.sum(second, 0), mask=inside)
-
-
-@triton.jit
-def _gathered(  # type: ignore[no-untyped-def]
-    total, along, dbias, dweight, channels, places, BP: tl.constexpr, BC: tl.constexpr
-):
-    columns = tl.program_id(0) * BC + tl.arange(0, BC)
-    inside = columns < channels
-    first = tl.zeros((BC,), tl.float32)
-    second = tl.zeros((BC,), tl.float32)
-    for start in range(0, places, BP):
-        row = start + tl.arange(0, BP)
-        mask = (row < places)[:, None] & inside[None, :]
-        at = row[:, None] * channels + columns[None, :]
-        first += tl.sum(tl.load(total + at, mask=mask, other=0.0), 0)
-        second += tl.sum(tl.load(along + at, mask=mask, other=0.0), 0)
-    tl.store(dbias + columns, first, mask=inside)
-    tl.store(dweight + columns, second, mask=inside)
+    if _is_last(count + tl.program_id(1), places):
+        all_first, all_second = _added_up(total, along, columns, inside, channels, places, BP, BC)
+        tl.store(dbias + columns, all_first, mask=inside)
+        tl.store(dweight + columns, all_second, mask=inside)
 
 
 @triton.jit
 def _backward(  # type: ignore[no-untyped-def]
-    dy, y, x, dx, dz, mean, rstd, weight, dbias, dweight, rows, channels, ADD: tl.constexpr, RELU: tl.constexpr,
+    g, x, dx, mean, rstd, weight, bias, dbias, dweight, rows, channels, SIGN: tl.constexpr,
     BR: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
+    """dx from g, or with SIGN from dy, whose part where y is zero falls away."""
     columns = tl.program_id(1) * BC + tl.arange(0, BC)
     row = tl.program_id(0) * BR + tl.arange(0, BR)
     inside = columns < channels
@@ -142,16 +150,15 @@ def _backward(  # type: ignore[no-untyped-def]
     at = row.to(tl.int64)[:, None] * channels + columns[None, :]
     inverse = tl.load(rstd + columns, mask=inside, other=0.0)
     centre = tl.load(mean + columns, mask=inside, other=0.0)
-    scale = inverse * tl.load(weight + columns, mask=inside, other=0.0)
+    slope = tl.load(weight + columns, mask=inside, other=0.0)
     flat = tl.load(dbias + columns, mask=inside, other=0.0) / rows
-    slope = tl.load(dweight + columns, mask=inside, other=0.0) / rows
-    g = tl.load(dy + at, mask=mask, other=0.0).to(tl.float32)
-    if RELU:
-        g = tl.where(tl.load(y + at, mask=mask, other=0.0) > 0, g, 0.0)
-    if ADD:
-        tl.store(dz + at, g.to(dz.dtype.element_ty), mask=mask)
+    along = tl.load(dweight + columns, mask=inside, other=0.0) / rows
+    value = tl.load(g + at, mask=mask, other=0.0).to(tl.float32)
     hat = (tl.load(x + at, mask=mask, other=0.0).to(tl.float32) - centre[None, :]) * inverse[None, :]
-    value = scale[None, :] * (g - flat[None, :] - hat * slope[None, :])
+    if SIGN:
+        offset = tl.load(bias + columns, mask=inside, other=0.0)
+        value = tl.where(hat * slope[None, :] + offset[None, :] > 0, value, 0.0)
+    value = (inverse * slope)[None, :] * (value - flat[None, :] - hat * along[None, :])
     tl.store(dx + at, value.to(dx.dtype.element_ty), mask=mask)
 
 
@@ -166,6 +173,7 @@ class _Layout:
         chunks = max(1, min(PROGRAMS // self.blocks, triton.cdiv(rows, self.br)))
         self.chunk = triton.cdiv(triton.cdiv(rows, chunks), self.br) * self.br
         self.places = triton.cdiv(rows, self.chunk)
+        self.bp = TILE // self.bc
 
     @property
     def reduce(self) -> tuple[int, int]:
@@ -178,7 +186,9 @@ class _Layout:
 
 class _NormAddRelu(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, z: Any, weight: Tensor, bias: Tensor, norm: nn.BatchNorm2d, relu: bool) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, z: Any, weight: Tensor, bias: Tensor, norm: nn.BatchNorm2d, relu: bool, counts: Tensor
+    ) -> Tensor:
         x = x.contiguous(memory_format=torch.channels_last)
         z = None if z is None else z.contiguous(memory_format=torch.channels_last)
         b, c, h, w = x.shape
@@ -187,45 +197,53 @@ class _NormAddRelu(torch.autograd.Function):
         mean, rstd = torch.empty(2, c, device=x.device, dtype=torch.float32)
         y = torch.empty_like(x)
         tiles = {"BR": cut.br, "BC": cut.bc, "num_warps": WARPS}
-        _sums[cut.reduce](x, norm.running_mean, partial[0], partial[1], cut.rows, c, cut.chunk, **tiles)
-        _statistics[(triton.cdiv(c, 16),)](
-            partial[0], partial[1], mean, rstd, norm.running_mean, norm.running_var, cut.rows, c, cut.places,
-            norm.momentum, norm.eps, BP=128, BC=16,
+        _statistics[cut.reduce](
+            x, partial[0], partial[1], counts[0], mean, rstd, norm.running_mean, norm.running_var, cut.rows, c,
+            cut.chunk, cut.places, norm.momentum, norm.eps, BP=cut.bp, **tiles,
         )  # fmt: skip
         _forward[cut.each](
             x, x if z is None else z, y, mean, rstd, weight, bias, cut.rows, c, ADD=z is not None, RELU=relu, **tiles
         )
-        ctx.save_for_backward(x, y, mean, rstd, weight)
-        ctx.adds, ctx.relu = z is not None, relu
+        ctx.adds, ctx.relu, ctx.counts = z is not None, relu, counts
+        ctx.save_for_backward(x, y if ctx.adds and relu else None, mean, rstd, weight, bias)
         return y
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        x, y, mean, rstd, weight = ctx.saved_tensors
+        x, y, mean, rstd, weight, bias = ctx.saved_tensors
         dy = gradients[0].contiguous(memory_format=torch.channels_last)
         b, c, h, w = x.shape
         cut = _Layout(b * h * w, c)
         partial = torch.empty(2, cut.places, c, device=x.device, dtype=torch.float32)
         dbias, dweight = torch.empty(2, c, device=x.device, dtype=torch.float32)
         dx = torch.empty_like(x)
-        dz = torch.empty_like(x) if ctx.adds and ctx.relu else None
+        g = dy if y is None else torch.empty_like(dy)
         tiles = {"BR": cut.br, "BC": cut.bc, "num_warps": WARPS}
         _gradient_sums[cut.reduce](
-            dy, y, x, mean, rstd, partial[0], partial[1], cut.rows, c, cut.chunk, RELU=ctx.relu, **tiles
-        )
-        _gathered[(triton.cdiv(c, 16),)](partial[0], partial[1], dbias, dweight, c, cut.places, BP=128, BC=16)
-        _backward[cut.each](
-            dy, y, x, dx, dx if dz is None else dz, mean, rstd, weight, dbias, dweight, cut.rows, c,
-            ADD=dz is not None, RELU=ctx.relu, **tiles,
+            dy, dy if y is None else y, x, g, mean, rstd, weight, bias, partial[0], partial[1], ctx.counts[1], dbias,
+            dweight, cut.rows, c, cut.chunk, cut.places, ADD=ctx.adds, RELU=ctx.relu, BP=cut.bp, **tiles,
         )  # fmt: skip
-        return dx, (dy if ctx.adds and dz is None else dz), dweight, dbias, None, None
+        sign = ctx.relu and not ctx.adds
+        _backward[cut.each](g, x, dx, mean, rstd, weight, bias, dbias, dweight, cut.rows, c, SIGN=sign, **tiles)
+        return dx, g if ctx.adds else None, dweight, dbias, None, None, None
 
 
-def norm_add_relu(x: Tensor, norm: nn.BatchNorm2d, *, z: Tensor | None = None, relu: bool = True) -> Tensor:
-    """relu(norm(x) + z), (B, C, H, W) in channels-last memory, with gradients; `norm` must be in training mode."""
+def norm_add_relu(
+    x: Tensor, norm: nn.BatchNorm2d, *, z: Tensor | None = None, relu: bool = True, counts: Tensor | None = None
+) -> Tensor:
+    """relu(norm(x) + z), (B, C, H, W) in channels-last memory, with gradients; `norm` must be in training mode.
+
+    `counts` (`fresh_counts`) are zero before and after; no two calls that run at the same time may share them.
+    """
     if norm.num_batches_tracked is not None:
         norm.num_batches_tracked.add_(1)
-    return _NormAddRelu.apply(x, z, norm.weight, norm.bias, norm, relu)
+    counts = fresh_counts(norm).to(x.device) if counts is None else counts
+    return _NormAddRelu.apply(x, z, norm.weight, norm.bias, norm, relu, counts)
+
+
+def fresh_counts(norm: nn.BatchNorm2d) -> Tensor:
+    """Zeros, for each column of tiles, forward and backward."""
+    return torch.zeros(2, _Layout(1, norm.num_features).blocks, dtype=torch.int32, device=norm.weight.device)
 
 
 def fusable(layer: nn.Module) -> bool:
@@ -240,9 +258,10 @@ class FusedNorm(nn.Module):
     def __init__(self, norm: nn.BatchNorm2d, relu: bool) -> None:
         super().__init__()
         self.norm, self.relu = norm, relu
+        self.register_buffer("counts", fresh_counts(norm), persistent=False)
 
     def forward(self, x: Tensor, z: Tensor | None = None) -> Tensor:
         if self.norm.training and x.is_cuda and (z is None or z.dtype == x.dtype):
-            return norm_add_relu(x, self.norm, z=z, relu=self.relu)
+            return norm_add_relu(x, self.norm, z=z, relu=self.relu, counts=self.counts)
         y = self.norm(x) if z is None else self.norm(x) + z
         return torch.relu(y) if self.relu else y

@@ -1,0 +1,57 @@
+"""Our own kernels against torch's: on a GPU, or without one by Triton's interpreter (`make kernels`)."""
+
+import os
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="triton is not installed: make kernels")
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+if DEVICE == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
+    pytest.skip("neither a GPU nor Triton's interpreter: make kernels", allow_module_level=True)
+
+from flipguard.training.normalisation import fresh_counts, norm_add_relu  # noqa: E402
+
+
+@pytest.mark.parametrize(("rows", "channels", "side"), [(5, 7, 3), (13, 32, 9), (33, 200, 5)])
+@pytest.mark.parametrize("adds", [False, True])
+@pytest.mark.parametrize("relu", [False, True])
+def test_fused_norms_are_torchs(rows: int, channels: int, side: int, adds: bool, relu: bool) -> None:
+    torch.manual_seed(0)
+    x, z, dy = (
+        torch.randn(rows, channels, side, side, device=DEVICE).contiguous(memory_format=torch.channels_last)
+        for _ in range(3)
+    )
+    x = x * 2 + 30
+    mine, theirs = (torch.nn.BatchNorm2d(channels).to(DEVICE) for _ in range(2))
+    for norm in (mine, theirs):
+        norm.weight.data.copy_(torch.linspace(-1, 2, channels))
+        norm.bias.data.copy_(torch.linspace(1, -1, channels))
+        norm.running_mean.fill_(20.0)  # type: ignore[union-attr]
+    a, b, c, d = (value.clone().requires_grad_() for value in (x, z, x, z))
+    got = norm_add_relu(a, mine, z=b if adds else None, relu=relu)
+    wanted = theirs(c) + d if adds else theirs(c)
+    wanted = torch.relu(wanted) if relu else wanted
+    got.backward(dy)
+    wanted.backward(dy)
+    torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(a.grad, c.grad, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(mine.weight.grad, theirs.weight.grad, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(mine.bias.grad, theirs.bias.grad, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(mine.running_mean, theirs.running_mean)
+    torch.testing.assert_close(mine.running_var, theirs.running_var, rtol=1e-4, atol=1e-5)
+    assert mine.num_batches_tracked == 1
+    if adds:
+        torch.testing.assert_close(b.grad, d.grad)
+
+
+def test_counts_are_ready_for_the_next_call() -> None:
+    """The last program of each column puts them back, forward and backward."""
+    norm = torch.nn.BatchNorm2d(200).to(DEVICE)
+    counts = fresh_counts(norm)
+    assert counts.shape == (2, 2)
+    x = torch.randn(33, 200, 5, 5, device=DEVICE, requires_grad=True)
+    first = norm_add_relu(x, norm, counts=counts)
+    first.sum().backward()
+    assert not counts.any()
+    torch.testing.assert_close(norm_add_relu(x, norm, counts=counts), first)
