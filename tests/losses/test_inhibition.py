@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from flipguard.losses import kept_classes, logit_difference_inhibition, logit_matching
+from flipguard.losses.inhibition import kept_places
 from flipguard.types import InputError
 
 B, C = 5, 7
@@ -189,3 +190,26 @@ def test_differences_within_the_margin_cost_nothing() -> None:
 def test_refuses_bad_options(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         logit_difference_inhibition(*pair(), **options)
+
+
+@pytest.mark.parametrize("classes", [1025, 1031, 4096, 10_007])
+@pytest.mark.parametrize("k", [1, 10, 600])
+def test_the_highest_of_many_are_those_of_a_sort(classes: int, k: int) -> None:
+    """Also in the classes that make no whole run, with equal logits, and with the label left out."""
+    draw = torch.Generator().manual_seed(classes + k)
+    reference = torch.randn(B, classes, generator=draw)
+    reference[0, -3:] = 9.0
+    reference[1] = 0.0
+    student = torch.zeros_like(reference)
+    y = reference.argmax(-1)
+    y[2] = reference[2].argmin()
+    for label in (None, y):
+        places, kept = kept_places(student, reference, k=k, y=label)
+        assert bool(kept.all())
+        assert places.shape == (B, k)
+        for row, codes in enumerate(places.tolist()):
+            others = [c for c in range(classes) if label is None or c != label[row]]
+            assert len(set(codes)) == k
+            assert set(codes) <= set(others)
+            expected = sorted(reference[row, others].tolist(), reverse=True)[:k]
+            assert reference[row, codes].tolist() == expected
