@@ -72,6 +72,19 @@ def load_checkpoint(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]
         raise DamagedFile(f"{path} is no readable safetensors file: {reason}.", path) from error
 
 
+def load_facts(path: str | Path) -> dict[str, Any]:
+    """The facts of a checkpoint alone, from its header: no tensor is read, and no checksum looked at."""
+    path = Path(path)
+    try:
+        with path.open("rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(size) if size <= path.stat().st_size else b"")
+        facts = json.loads(header.get("__metadata__", {}).get("flipguard", "{}"))
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
+        raise DamagedFile(f"{path} is no readable safetensors file: {error}.", path) from error
+    return {name: value for name, value in facts.items() if name != SEAL} if isinstance(facts, dict) else {}
+
+
 def load_weights(network: nn.Module, tensors: Mapping[str, Tensor], path: str | Path) -> nn.Module:
     """The network with a checkpoint's weights in it, all of them and no others.
 

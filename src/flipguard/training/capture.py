@@ -6,16 +6,15 @@ step to step is found on the device: the rows by counters (`ResidentBatches`), t
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from types import MethodType
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from flipguard.data import ResidentBatches
 from flipguard.ensembles import Prefetched, prefetchable
-from flipguard.models.fusion import UNTRACEABLE, fuse_layers
 from flipguard.types import Batch, Reference, Step
 
 WARM_UP = 3
@@ -23,173 +22,208 @@ _NEVER = 1 << 62
 
 
 class CannotCapture(Exception):
-    """The step cannot be captured; the message says why, for the log."""
+    """The step cannot be captured, or not in the way that was asked for; the message says why, for the log."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a step needs of one run: where its batches come from, what it is held to, its sums, the tensors that its
+    update changes, and (the learning rate now, the rates by step) of each of its parameter groups."""
+
+    data: ResidentBatches
+    references: Mapping[str, Reference]
+    add: Callable[[Step, Tensor], None]
+    moving: Callable[[], list[Tensor]]
+    rates: Sequence[tuple[Tensor, Tensor]]
+
+
+Update = Callable[[list[Batch], list[dict[str, Reference]]], list[Step]]
+"""Forward, backward and the optimiser's step of every part."""
 
 
 class CapturedStep:
-    """One student's step on a stream of its own. `replay()` enqueues it and returns at once.
+    """One step for one student, or for several together, on a stream of its own: `replay()` enqueues it and returns.
 
-    `update(batch, references)` does forward, backward and the optimiser's step; `add(step, y)` sums up. What warm-up
-    changed is put back before the first replay, so that training starts from the same state as the plain loop.
+    What warm-up changed is put back before the first replay, also when the capture fails, so that training starts from
+    the same state as the plain loop. Off the GPU there is no graph: the same step is called as it is.
     """
 
     def __init__(
         self,
-        data: ResidentBatches,
-        references: Mapping[str, Reference],
-        update: Callable[[Batch, Mapping[str, Reference]], Step],
-        add: Callable[[Step, Tensor], None],
-        moving: Callable[[], list[Tensor]],
-        rates: Sequence[tuple[Tensor, Tensor]],
+        parts: Sequence[Part],
+        update: Update,
         autocast: Callable[[], AbstractContextManager[Any]],
+        device: torch.device,
     ) -> None:
-        self.stream = torch.cuda.Stream()
-        self._data, self._update, self._add, self._rates, self._autocast = data, update, add, rates, autocast
-        self._references = dict(references)
-        self._ahead = {name: r for name, r in references.items() if prefetchable(r)}
-        self._first_bad = torch.full((), _NEVER, dtype=torch.int64, device=self.stream.device)
+        on_gpu = device.type == "cuda"
+        self.stream = torch.cuda.Stream(device) if on_gpu else None
+        self._parts, self._update, self._autocast = list(parts), update, autocast
+        # Looking ahead needs a second stream; without one a reference is asked when it is needed.
+        self._ahead = [{n: r for n, r in part.references.items() if on_gpu and prefetchable(r)} for part in parts]
+        self._first_bad = torch.full((len(parts),), _NEVER, dtype=torch.int64, device=device)
         self._prime: torch.cuda.CUDAGraph | None = None
-        self.stream.wait_stream(torch.cuda.current_stream())
-        with self.turn(), _left_as_it_was(moving, self.stream.device):
+        self._graph: torch.cuda.CUDAGraph | None = None
+        if self.stream is not None:
+            self.stream.wait_stream(torch.cuda.current_stream(device))
+        with self.turn(), _left_as_it_was(self._moving, device):
             try:
-                self._graph = self._captured()
+                self._prepare()
+            except torch.OutOfMemoryError:
+                raise
             except RuntimeError as error:
                 raise CannotCapture(
-                    f"a CUDA graph of the step cannot be made ({str(error).splitlines()[0]})"
+                    f"a CUDA graph of the step cannot be made ({_first_line(error)})"
+                    if on_gpu
+                    else f"the step fails ({_first_line(error)})"
                 ) from error
-        self.stream.synchronize()
+        self._wait()
 
-    def _captured(self) -> torch.cuda.CUDAGraph:
-        self._data.seek(0, 0)
+    def _moving(self) -> list[Tensor]:
+        return [self._first_bad, *(tensor for part in self._parts for tensor in part.moving())]
+
+    def _wait(self) -> None:
+        if self.stream is not None:
+            self.stream.synchronize()
+
+    def _prepare(self) -> None:
+        """Warm up, and on a GPU capture."""
+        for part in self._parts:
+            part.data.seek(0, 0)
         self._prefetch()
-        for _ in range(WARM_UP):
+        for _ in range(1 if self.stream is None else WARM_UP):
             self._body(self._ready())
-        self.stream.synchronize()
-        if self._ahead:
+        self._wait()
+        if self.stream is None:
+            return
+        if any(self._ahead):
             self._prime = torch.cuda.CUDAGraph()
             with torch.cuda.graph(self._prime, stream=self.stream):
                 self._look_ahead(0)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=self.stream):
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph, stream=self.stream):
             self._body(self._ready())
-        return graph
 
     def _prefetch(self) -> None:
         """What each reference says of the first batch, into memory that stays: later steps write over it."""
-        if self._ahead:
-            batch = self._data.current()
+        self._said: list[dict[str, Tensor]] = []
+        for part, ahead in zip(self._parts, self._ahead, strict=True):
+            batch = part.data.current() if ahead else None
             with self._autocast(), torch.no_grad():
-                self._said = {name: r(batch).logits.clone() for name, r in self._ahead.items()}
-            self._next = {name: torch.empty_like(said) for name, said in self._said.items()}
+                self._said.append({name: r(cast(Batch, batch)).logits.clone() for name, r in ahead.items()})
+        self._next = [{name: torch.empty_like(said) for name, said in each.items()} for each in self._said]
 
     def _look_ahead(self, ahead: int) -> None:
-        batch = self._data.current(ahead=ahead)
-        target = self._next if ahead else self._said
-        with self._autocast(), torch.no_grad():
-            for name, reference in self._ahead.items():
-                target[name].copy_(reference(batch).logits)
+        targets = self._next if ahead else self._said
+        for part, references, target in zip(self._parts, self._ahead, targets, strict=True):
+            if references:
+                batch = part.data.current(ahead=ahead)
+                with self._autocast(), torch.no_grad():
+                    for name, reference in references.items():
+                        target[name].copy_(reference(batch).logits)
 
-    def _ready(self) -> dict[str, Reference]:
-        said = {name: Prefetched(r, self._said[name]) for name, r in self._ahead.items()}
-        return {name: said.get(name, r) for name, r in self._references.items()}
+    def _ready(self) -> list[dict[str, Reference]]:
+        found = []
+        for part, ahead, said in zip(self._parts, self._ahead, self._said, strict=True):
+            known = {name: Prefetched(reference, said[name]) for name, reference in ahead.items()}
+            found.append({name: known.get(name, reference) for name, reference in part.references.items()})
+        return found
 
-    def _body(self, references: dict[str, Reference]) -> None:
-        side = torch.cuda.Stream() if self._ahead else None
-        if side is not None:
+    def _body(self, references: list[dict[str, Reference]]) -> None:
+        side = torch.cuda.Stream() if any(self._ahead) else None
+        if side is not None and self.stream is not None:
             # The references look at the next batch while the student learns from this one.
             side.wait_stream(self.stream)
             with torch.cuda.stream(side):
                 self._look_ahead(1)
-        batch = self._data.current()
-        for reference in references.values():
-            if isinstance(reference, Prefetched):
-                reference.batch = batch
-        for now, table in self._rates:
-            # `table[step]` would read the step on the host.
-            now.copy_(table.take(batch.step))
-        step = self._update(batch, references)
-        self._add(step, batch.y)
-        bad = torch.where(torch.isfinite(step.loss), _NEVER, batch.step)
-        self._first_bad.copy_(torch.minimum(self._first_bad, bad))
-        if side is not None:
+        batches = [part.data.current() for part in self._parts]
+        for part, batch, known in zip(self._parts, batches, references, strict=True):
+            for reference in known.values():
+                if isinstance(reference, Prefetched):
+                    reference.batch = batch
+            for now, table in part.rates:
+                # `table[step]` would read the step on the host.
+                now.copy_(table.take(batch.step))
+        steps = self._update(batches, references)
+        for part, batch, step in zip(self._parts, batches, steps, strict=True):
+            part.add(step, batch.y)
+        bad = [torch.where(torch.isfinite(s.loss), _NEVER, b.step) for s, b in zip(steps, batches, strict=True)]
+        self._first_bad.copy_(torch.minimum(self._first_bad, torch.stack(bad)))
+        if side is not None and self.stream is not None:
             self.stream.wait_stream(side)
-            for name, said in self._said.items():
-                said.copy_(self._next[name])
-        self._data.advance()
+            for said, after in zip(self._said, self._next, strict=True):
+                for name, value in said.items():
+                    value.copy_(after[name])
+        for part in self._parts:
+            part.data.advance()
 
     def seek(self, epoch: int, step: int) -> None:
         """The next replay is this step of this epoch."""
         with self.turn():
-            self._data.seek(epoch, step)
+            for part in self._parts:
+                part.data.seek(epoch, step)
             if self._prime is not None:
                 self._prime.replay()
 
     def replay(self) -> None:
         with self.turn():
-            self._graph.replay()
+            if self._graph is None:
+                self._body(self._ready())
+            else:
+                self._graph.replay()
 
     def turn(self) -> AbstractContextManager[Any]:
-        """Within, what is enqueued goes to this student's stream."""
+        """Within, what is enqueued goes to this step's stream."""
+        if self.stream is None:
+            return nullcontext()
         return cast(AbstractContextManager[Any], torch.cuda.stream(self.stream))
 
+    def rows(self, part: int, epoch: int, step: int) -> Tensor:
+        """The training rows that a part saw at a step."""
+        return self._parts[part].data.rows(epoch, step)
+
+    def first_bad(self, part: int) -> int | None:
+        """The first step at which a part's loss was not finite, if any; waits for the stream."""
+        self._wait()
+        found = int(self._first_bad[part])
+        return None if found == _NEVER else found
+
+
+@dataclass(frozen=True)
+class Share:
+    """A step as one of its runs sees it."""
+
+    step: CapturedStep
+    part: int = 0
+
+    def turn(self) -> AbstractContextManager[Any]:
+        return self.step.turn()
+
     def rows(self, epoch: int, step: int) -> Tensor:
-        return self._data.rows(epoch, step)
+        return self.step.rows(self.part, epoch, step)
 
     def first_bad(self) -> int | None:
-        """The first step whose loss was not finite, if any; waits for the stream."""
-        self.stream.synchronize()
-        found = int(self._first_bad)
-        return None if found == _NEVER else found
+        return self.step.first_bad(self.part)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 @contextmanager
 def _left_as_it_was(moving: Callable[[], list[Tensor]], device: torch.device) -> Iterator[None]:
-    """Within, steps may run; afterwards every moving tensor is as before, and one that is new is zero."""
+    """Within, steps may run; afterwards, however that ended, every moving tensor is as before, and a new one zero."""
     before = [(tensor, tensor.clone()) for tensor in moving()]
-    random, host = torch.cuda.get_rng_state(device), torch.get_rng_state()
-    yield
-    known = {tensor.data_ptr() for tensor, _ in before}
-    for tensor in moving():
-        if tensor.data_ptr() not in known:
-            tensor.zero_()
-    for tensor, value in before:
-        tensor.copy_(value)
-    torch.cuda.set_rng_state(random, device)
-    torch.set_rng_state(host)
-
-
-_compiled: dict[Any, Any] = {}
-
-
-@contextmanager
-def compiled(network: nn.Module) -> Iterator[None]:
-    """Within, the network's forward goes through torch.compile, shared by all networks of its class and shape."""
-    kind = type(network)
-    if kind not in _compiled:
-        _compiled[kind] = torch.compile(kind.forward, dynamic=False)
-    with _instead(network, MethodType(cast(Any, _compiled[kind]), network)):
-        yield
-
-
-@contextmanager
-def fused(network: nn.Module) -> Iterator[None]:
-    """Within, BatchNorm, sums and ReLU are single kernels, where Triton is there and the network can be traced."""
-    try:
-        from flipguard.training.normalisation import FusedNorm, fusable
-
-        traced = fuse_layers(network, fusable, FusedNorm, alone=True)
-    except (ImportError, *UNTRACEABLE):
-        yield
-        return
-    with _instead(network, traced.forward):
-        yield
-
-
-@contextmanager
-def _instead(network: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
-    """The network's `forward` as an attribute of this one object; no name in its state changes."""
-    network.forward = forward
+    on_gpu = device.type == "cuda"
+    random, host = torch.cuda.get_rng_state(device) if on_gpu else None, torch.get_rng_state()
     try:
         yield
     finally:
-        del network.forward
+        known = {tensor.data_ptr() for tensor, _ in before}
+        for tensor in moving():
+            if tensor.data_ptr() not in known:
+                tensor.zero_()
+        for tensor, value in before:
+            tensor.copy_(value)
+        if random is not None:
+            torch.cuda.set_rng_state(random, device)
+        torch.set_rng_state(host)

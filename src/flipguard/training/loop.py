@@ -1,21 +1,21 @@
 """The one loop: every method, every student, on a CPU, a GPU, or several processes under an existing launcher."""
 
-import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
 
 from flipguard.data import ResidentBatches
-from flipguard.ensembles import NetworkReference, QuickReference, SingleStudent
 from flipguard.training import signals
-from flipguard.training.capture import CannotCapture, CapturedStep, compiled, fused
+from flipguard.training.accumulation import parts_of, whole_step
+from flipguard.training.capture import Share
 from flipguard.training.distributed import Team
+from flipguard.training.engines import Engine, check_engine, engine_to_use, own_step
 from flipguard.training.errors import TrainingError, Watch, memory_explained
 from flipguard.training.memory import recomputed
 from flipguard.training.recipe import Recipe, build_optimiser, rate
@@ -23,8 +23,6 @@ from flipguard.training.signals import Stopped
 from flipguard.training.state import Epoch, TrainingState
 from flipguard.types import Batch, Method, Reference, Step
 
-LOG = logging.getLogger("flipguard.training")
-Engine = Literal["auto", "plain", "captured", "compiled"]
 SAVE_SECONDS = 30.0
 """A captured run saves no more often than this: a step takes milliseconds, and saving waits for the device."""
 
@@ -110,6 +108,7 @@ class Run:
         references: Mapping[str, Reference],
         on_epoch: OnEpoch | None = None,
     ) -> None:
+        check_engine(job.engine)
         self.team = Team.gather(job.device)
         self.team.check_batch(job.recipe.batch_size, job.recipe.accumulate)
         device = self.team.device(job.device)
@@ -125,23 +124,35 @@ class Run:
         self.called, self.optimiser = self.team.prepare(student, optimiser)
         self.state = TrainingState(student, self.optimiser, device, self.team)
         self.watch = Watch(self.team, job.checkpoint)
-        self.captured: CapturedStep | None = None
+        self.captured: Share | None = None
+        self.engine: Engine = "plain"
         self.saved = time.perf_counter()
+        self._place: tuple[int, int] | None = None
 
     def updates(self) -> Iterator[None]:
         """Yields after each update, from where the checkpoint stands to the last."""
         path, recipe = self.job.checkpoint, self.job.recipe
-        place = self.state.load(path, self.job.facts) if path is not None and path.exists() else (0, 0)
+        place = self.resume()
         with ExitStack() as contexts:
             contexts.enter_context(signals.at_work())
             contexts.enter_context(recomputed(self.student, on=recipe.checkpoint_activations))
             if place[0] < recipe.epochs:
                 self.student.train()
                 with memory_explained(recipe, f"epoch {place[0]}, step {place[1]}", path):
-                    self.captured = self._capture(contexts)
+                    engine = engine_to_use(self.job.engine, self.state.engine)
+                    self.engine, self.captured = own_step(self, engine, contexts)
+                self.state.engine = self.engine
             for epoch in range(place[0], recipe.epochs):
                 yield from self._epoch(epoch, place[1] if epoch == place[0] else 0)
             self.captured = None
+
+    def resume(self) -> tuple[int, int]:
+        """The epoch and the step to go on with: those of the checkpoint if there is one, which is read once."""
+        if self._place is None:
+            path = self.job.checkpoint
+            found = path is not None and path.exists()
+            self._place = self.state.load(path, self.job.facts) if path is not None and found else (0, 0)
+        return self._place
 
     def released(self) -> nn.Module:
         """The network to deploy, with the weights of the epoch that was chosen."""
@@ -156,16 +167,15 @@ class Run:
         self.student.train()
         for done in self._replayed(epoch, step) if self.captured is not None else self._stepped(epoch, step):
             if done < job.steps_per_epoch and (signals.asked() or done % job.checkpoint_every == 0):
-                if self._wants_saving():
-                    self._look()
-                    began = self._clock(began)
-                    self._save(epoch, done)
+                if self.wants_saving():
+                    began = self.save(epoch, done, began)
                 signals.stop_if_asked()
             yield
-        self._end(epoch, began)
+        self.end_epoch(epoch, began)
         signals.stop_if_asked()
 
-    def _end(self, epoch: int, began: float) -> None:
+    def end_epoch(self, epoch: int, began: float) -> None:
+        """The epoch's record, and its checkpoint."""
         job = self.job
         error = None
         if self.captured is None or self.on_epoch is not None or job.validate is not None:
@@ -183,16 +193,25 @@ class Run:
             # Nobody asks: the next epoch can be enqueued at once.
             with self.captured.turn():
                 self.state.forget()
-        if self._wants_saving():
+        if self.wants_saving():
             self._look()
             self._save(epoch + 1, 0)
         elif epoch + 1 == job.recipe.epochs:
             self._look()
 
-    def _wants_saving(self) -> bool:
+    def wants_saving(self) -> bool:
+        """Whether a state is to be saved where one may be."""
         if self.job.checkpoint is None:
             return False
-        return self.captured is None or signals.asked() or time.perf_counter() - self.saved > SAVE_SECONDS
+        at_once = self.captured is None or self.device.type == "cpu" or signals.asked()
+        return at_once or time.perf_counter() - self.saved > SAVE_SECONDS
+
+    def save(self, epoch: int, done: int, began: float) -> float:
+        """The state within an epoch that was gone on with at `began`; returns when it goes on from here."""
+        self._look()
+        now = self._clock(began)
+        self._save(epoch, done)
+        return now
 
     def _save(self, epoch: int, step: int) -> None:
         assert self.job.checkpoint is not None
@@ -234,66 +253,15 @@ class Run:
         """The captured loop: the same updates, only enqueued."""
         assert self.captured is not None
         after_step = getattr(self.student, "after_step", None)
-        self.captured.seek(epoch, step)
+        self.captured.step.seek(epoch, step)
         for done in range(step + 1, self.job.steps_per_epoch + 1):
-            self.captured.replay()
+            self.captured.step.replay()
             if after_step is not None:
                 with self.captured.turn():
                     after_step(epoch * self.job.steps_per_epoch + done)
             yield done
 
-    def _capture(self, contexts: ExitStack) -> CapturedStep | None:
-        """The step as a graph where that is possible; the log says what was chosen, and why not."""
-        job = self.job
-        if self.device.type != "cuda" or job.engine == "plain":
-            return None
-        try:
-            if self.team.world > 1:
-                raise CannotCapture("several processes train this student together")
-            if job.resident is None:
-                raise CannotCapture("the data does not live on the device")
-            if job.recipe.checkpoint_activations:
-                raise CannotCapture("activations are computed again in the backward pass")
-            for name, reference in self.references.items():
-                if isinstance(reference, NetworkReference) and not reference.differentiable:
-                    raise CannotCapture(f"the reference '{name}' runs outside of torch")
-            if reason := getattr(self.method, "not_captured", None):
-                raise CannotCapture(str(reason))
-            for network in self._networks():
-                contexts.enter_context(compiled(network) if job.engine == "compiled" else fused(network))
-            steps = job.recipe.epochs * job.steps_per_epoch
-            shares = [rate(job.recipe, step, steps) for step in range(steps)]
-            rates = []
-            for group in self.optimiser.param_groups:
-                factor = job.recipe.learning_rate * group.get("rate", 1.0)
-                table = torch.tensor([factor * share for share in shares], dtype=torch.float32, device=self.device)
-                group["lr"] = table[0].clone()
-                rates.append((group["lr"], table))
-            return CapturedStep(
-                job.resident(),
-                {name: self._quick(reference) for name, reference in self.references.items()},
-                update=self.update,
-                add=self.state.add,
-                moving=self.state.moving,
-                rates=rates,
-                autocast=self._autocast,
-            )
-        except CannotCapture as reason:
-            LOG.warning("plain loop: %s.", reason)
-            return None
-
-    def _networks(self) -> list[nn.Module]:
-        """The plain networks inside the student whose whole forward pass is called."""
-        if isinstance(self.student, SingleStudent):
-            return [self.student.network]
-        return list(getattr(self.student, "networks", ()))
-
-    def _quick(self, reference: Reference) -> Any:
-        if isinstance(reference, NetworkReference) and self.job.recipe.precision == "bf16":
-            return QuickReference(reference, torch.bfloat16, self.device)
-        return reference
-
-    def _autocast(self) -> AbstractContextManager[Any]:
+    def autocast(self) -> AbstractContextManager[Any]:
         if self.job.recipe.precision != "bf16":
             return nullcontext()
         # A cast weight that is kept for a second use would be part of one replay and stale in the next.
@@ -303,46 +271,22 @@ class Run:
         """One update, the gradients of the batch's parts added up."""
         recipe = self.job.recipe
         results = []
-        parts = _parts(batch, recipe.accumulate)
+        parts = parts_of(batch, recipe.accumulate)
         for number, part in enumerate(parts, 1):
             with nullcontext() if number == len(parts) else self.team.summing_later(self.called):
-                with self._autocast():
+                with self.autocast():
                     result = self.method(self.called, references, part)
                 (result.loss * (len(part.y) / len(batch.y))).backward()
             results.append((len(part.y) / len(batch.y), result))
-        if recipe.clip_norm is not None:
-            nn.utils.clip_grad_norm_(self.student.parameters(), recipe.clip_norm)
+        self.apply()
+        return whole_step(results)
+
+    def apply(self) -> None:
+        """The optimiser's step by the gradients that are there, which are gone afterwards."""
+        if self.job.recipe.clip_norm is not None:
+            nn.utils.clip_grad_norm_(self.student.parameters(), self.job.recipe.clip_norm)
         self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
-        return _joined(results)
-
-
-def _parts(batch: Batch, number: int) -> list[Batch]:
-    """Nearly equal parts of a batch, along its rows."""
-    if number == 1:
-        return [batch]
-    x = batch.x
-    pieces = (
-        [dict(zip(x, values, strict=True)) for values in zip(*(v.chunk(number) for v in x.values()), strict=True)]
-        if isinstance(x, dict)
-        else list(x.chunk(number))
-    )
-    rows = zip(pieces, batch.y.chunk(number), batch.index.chunk(number), strict=True)
-    return [replace(batch, x=piece, y=y, index=index) for piece, y, index in rows]
-
-
-def _joined(results: list[tuple[float, Step]]) -> Step:
-    """The step of the whole batch: terms are means over rows, so each part counts by its share of them."""
-    if len(results) == 1:
-        one = results[0][1]
-        return Step(one.loss.detach(), one.logits.detach(), {name: term.detach() for name, term in one.terms.items()})
-    loss = sum((share * part.loss.detach() for share, part in results[1:]), results[0][0] * results[0][1].loss.detach())
-    logits = torch.cat([part.logits.detach() for _, part in results], dim=1)
-    terms = {
-        name: torch.stack([share * part.terms[name].detach() for share, part in results]).sum()
-        for name in results[0][1].terms
-    }
-    return Step(loss, logits, terms)
 
 
 __all__ = ["Engine", "Job", "OnEpoch", "Run", "TrainingError", "fit", "take_turns"]

@@ -3,6 +3,7 @@
 import fcntl
 import hashlib
 import json
+import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -18,16 +19,20 @@ from flipguard._version import __version__
 from flipguard.checkpoints import load_checkpoint, load_weights, save_checkpoint
 from flipguard.data import Augmentation, DataSet, ImageFiles
 from flipguard.methods import NoTreatment
+from flipguard.training.capture import CannotCapture
+from flipguard.training.choice import measured_engine, stored_engine
 from flipguard.training.distributed import alone, own_device, place, wait_for
+from flipguard.training.engines import JOINT, Engine, check_engine, engine_to_use
 from flipguard.training.kept import kept_at
-from flipguard.training.loop import Engine, Run
+from flipguard.training.loop import Run
 from flipguard.training.network import ModelSpec, Seeds, begin_network, described
 from flipguard.training.pool import Event, Here, Piece, Pool, Resources
 from flipguard.training.processes import Processes
 from flipguard.training.recipe import Recipe
-from flipguard.training.waves import in_waves
+from flipguard.training.waves import in_groups, in_waves
 from flipguard.types import DamagedFile, InputError, Method
 
+LOG = logging.getLogger("flipguard.training")
 MEMBER, STATE = "member.safetensors", "state.safetensors"
 
 
@@ -66,17 +71,19 @@ def fit_members(
     With a folder each member is kept in `folder/<key>/`, the key a hash of the data, the model, the recipe, the method
     and the seeds: a member that is there is not trained again, one that was cut off goes on where it was. On the CPU
     `processes` of them run at a time (by default as many as there are threads), each with one thread, so that the
-    weights do not depend on how many run; on a GPU they take turns, each captured step on a stream of its own, as many
-    at a time as fit into memory. Under a launcher each process trains its share of the members by itself, and takes the
-    others from the folder: they are those of one process. `on_member` hears how many are done, out of how many. A kept
-    member whose file is damaged is an error, or with `repair` trained again. `load` says of each member whether it is
-    to be returned, where all are to be trained and only some are needed here.
+    weights do not depend on how many run. On a GPU they are trained by the `engine` that a short measurement finds
+    fastest, as many at a time as fit into memory, and those that were cut off by the one that they were begun with.
+    Under a launcher each process trains its share of the members by itself, and takes the others from the folder: they
+    are those of one process. `on_member` hears how many are done, out of how many. A kept member whose file is damaged
+    is an error, or with `repair` trained again. `load` says of each member whether it is to be returned, where all are
+    to be trained and only some are needed here.
     """
     spread = [Seeds.of(seed) if isinstance(seed, int) else seed for seed in seeds]
     if not spread or len(set(spread)) != len(spread):
         raise InputError(f"each member of an ensemble needs a seed of its own, got {list(seeds)}.")
     if processes is not None and processes < 1:
         raise InputError(f"processes must be at least 1, got {processes}.")
+    check_engine(engine)
     # Without a folder that all see, each process of a team trains every member.
     rank, world = place() if folder is not None else (0, 1)
     device = own_device(device)
@@ -93,7 +100,9 @@ def fit_members(
         there = sum((home / MEMBER).exists() for home in homes)
         mine = [(one, home) for one, home in members[rank::world] if not (home / MEMBER).exists()]
         done = _Progress(there, len(spread), on_member)
-        _train_all(plan, data, mine, 1 if world > 1 else processes, done)
+        if mine:
+            plan = replace(plan, engine=_engine(plan, data, mine, homes))
+            _train_all(plan, data, mine, 1 if world > 1 else processes, done)
         for home in homes:
             wait_for(home / MEMBER)
         done.all()
@@ -131,6 +140,14 @@ def train_member(data: DataSet, plan: MemberPlan, seeds: Seeds, place: str, *, s
 def _train_all(
     plan: MemberPlan, data: DataSet, todo: list[tuple[Seeds, Path]], processes: int | None, done: "_Progress"
 ) -> None:
+    if plan.engine in JOINT:
+        try:
+            _on_one_device(plan, data, todo, done)
+            return
+        except CannotCapture as reason:
+            plan = replace(plan, engine="plain" if plan.device == "cpu" else "captured")
+            LOG.warning("%s: %s.", "one process for each" if plan.device == "cpu" else plan.engine, reason)
+            todo = [(one, home) for one, home in todo if not (home / MEMBER).exists()]
     if plan.device != "cpu":
         _on_one_device(plan, data, todo, done)
         return
@@ -142,6 +159,27 @@ def _train_all(
             done.more()
 
     pool.run([member_piece(plan, data, one, str(home)) for one, home in todo], hear)
+
+
+def _engine(plan: MemberPlan, data: DataSet, todo: list[tuple[Seeds, Path]], homes: Sequence[Path]) -> Engine:
+    """The engine that was asked for, that these members were begun with, or that is the fastest."""
+    on_cpu = plan.device == "cpu"
+    # On the CPU a finished member binds nobody: each of the others is trained to the same bits in any company.
+    kept = [home / STATE for _, home in todo] + ([] if on_cpu else [home / MEMBER for home in homes])
+    stored = stored_engine(kept)
+    engine = engine_to_use(plan.engine, stored)
+    if on_cpu and engine == "captured":
+        LOG.warning("one process for each: the engine captured needs a GPU.")
+    if on_cpu and engine in ("auto", "captured"):
+        return "plain"
+    if engine != "auto":
+        return engine
+    on_device = replace(data, train=data.train.to(plan.device))
+
+    def begin(one: tuple[Seeds, Path], engine: Engine) -> Run:
+        return _begin(replace(plan, engine=engine), on_device, one[0], None)
+
+    return measured_engine(todo, begin, plan.device).engine
 
 
 def clear_damaged_member(home: Path) -> None:
@@ -203,8 +241,8 @@ class _Progress:
             self.tell(self.done, self.total)
 
 
-def _begin(plan: MemberPlan, data: DataSet, seeds: Seeds, home: Path) -> Run:
-    """One member, from its last saved state if there is one."""
+def _begin(plan: MemberPlan, data: DataSet, seeds: Seeds, home: Path | None) -> Run:
+    """One member, from its last saved state if there is one; without a home nothing of it is saved."""
     return begin_network(
         plan.model,
         data,
@@ -213,7 +251,7 @@ def _begin(plan: MemberPlan, data: DataSet, seeds: Seeds, home: Path) -> Run:
         seeds=seeds,
         augmentation=plan.augmentation,
         device=plan.device,
-        checkpoint=home / STATE,
+        checkpoint=None if home is None else home / STATE,
         checkpoint_every=plan.checkpoint_every,
         engine=plan.engine,
     )
@@ -227,7 +265,7 @@ def _train(plan: MemberPlan, data: DataSet, seeds: Seeds, home: Path) -> None:
         run = _begin(plan, data, seeds, home)
         for _ in run.updates():
             pass
-        _keep(plan, data, seeds, home, run.released())
+        _keep(plan, data, seeds, home, run)
 
 
 @contextmanager
@@ -245,18 +283,23 @@ def _held(home: Path) -> Iterator[None]:
         os.close(folder)
 
 
-def _keep(plan: MemberPlan, data: DataSet, seeds: Seeds, home: Path, network: nn.Module) -> None:
-    versions = {"flipguard": __version__, "torch": torch.__version__}
-    save_checkpoint(home / MEMBER, network.state_dict(), {**_facts(plan, data, seeds), "versions": versions})
+def _keep(plan: MemberPlan, data: DataSet, seeds: Seeds, home: Path, run: Run) -> None:
+    how = {"engine": run.state.engine, "versions": {"flipguard": __version__, "torch": torch.__version__}}
+    save_checkpoint(home / MEMBER, run.released().state_dict(), {**_facts(plan, data, seeds), **how})
     (home / STATE).unlink(missing_ok=True)
 
 
 def _on_one_device(plan: MemberPlan, data: DataSet, todo: list[tuple[Seeds, Path]], done: _Progress) -> None:
-    """Members that take turns on one device, as many at a time as its memory holds."""
+    """Members that share a device, in turns or in one step, as many at a time as its memory holds."""
     data = replace(data, train=data.train.to(plan.device))
-    for wave, _ in in_waves(todo, lambda one: _begin(plan, data, *one), plan.device):
+
+    def begin(one: tuple[Seeds, Path]) -> Run:
+        return _begin(plan, data, *one)
+
+    joint = plan.engine in JOINT
+    for wave, _ in in_groups(todo, begin, plan.engine, plan.device) if joint else in_waves(todo, begin, plan.device):
         for (seeds, home), run in wave:
-            _keep(plan, data, seeds, home, run.released())
+            _keep(plan, data, seeds, home, run)
             done.more()
 
 

@@ -40,6 +40,8 @@ class TrainingState:
         self._best: dict[str, Tensor] = {}
         self._best_error = float("inf")
         self.seconds = 0.0
+        self.engine: str | None = None
+        """What carries the updates out; it is saved, as it decides the bits on a GPU."""
 
     def add(self, step: Step, y: Tensor) -> None:
         """Sums stay on the device: nothing here waits for it."""
@@ -105,7 +107,8 @@ class TrainingState:
             place = {"epoch": epoch, "step": step, "seconds": self.seconds, "best_error": self._best_error}
             if not self._best:
                 place.pop("best_error")
-            save_checkpoint(path, tensors, {**place, "optimiser": scalars, "run": facts or {}})
+            how = {} if self.engine is None else {"engine": self.engine}
+            save_checkpoint(path, tensors, {**place, **how, "optimiser": scalars, "run": facts or {}})
         self._team.wait()
 
     def _tensors(self, totals: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, dict[str, Any]]]:
@@ -146,7 +149,7 @@ class TrainingState:
         # The file has the team's totals, and each process adds its own part to what it holds.
         self._sums = self._on_device(tensors, "sums.") if self._team.rank == 0 else {}
         self._best, self._best_error = self._on_device(tensors, "best."), float(facts.get("best_error", "inf"))
-        self.seconds = float(facts["seconds"])
+        self.seconds, self.engine = float(facts["seconds"]), facts.get("engine")
         self._set_random(tensors, int(facts["epoch"]), int(facts["step"]))
         return int(facts["epoch"]), int(facts["step"])
 

@@ -1,5 +1,6 @@
 """Several runs on one device: as many at a time as its memory holds, an update of each in turn."""
 
+import gc
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -7,8 +8,10 @@ from typing import TypeVar
 
 import torch
 
+from flipguard.training.engines import Engine
 from flipguard.training.errors import OutOfMemory
 from flipguard.training.loop import Run, in_turn
+from flipguard.training.together import Together
 
 LOG = logging.getLogger("flipguard.training")
 Task = TypeVar("Task")
@@ -50,8 +53,52 @@ def in_waves(
         updates.clear()
         wave.clear()
         del run, steps
-        if torch.device(device).type == "cuda":
-            torch.cuda.empty_cache()
+        free_memory(device)
+
+
+def in_groups(
+    tasks: Sequence[Task], begin: Callable[[Task], Run], engine: Engine, device: str
+) -> Iterator[tuple[list[tuple[Task, Run]], float]]:
+    """Train what the tasks begin, networks of one kind, many in one step; yields as `in_waves` does.
+
+    A group whose step does not fit into memory is halved. Runs that were cut off at different places go on in groups
+    by place. Raises CannotCapture where the networks cannot go together.
+    """
+    waiting, size = list(tasks), len(tasks)
+    while waiting:
+        began = time.perf_counter()
+        group = _same_place([(task, begin(task)) for task in waiting[:size]])
+        updates = Together([run for _, run in group], engine).updates()
+        try:
+            next(updates, None)
+            fits = True
+        except OutOfMemory:
+            if len(group) == 1:
+                raise
+            fits = False
+        if fits:
+            LOG.info("%d networks in one step (%s)", len(group), engine)
+            in_turn([updates])
+            waiting = [task for task in waiting if all(task is not done for done, _ in group)]
+            yield group, time.perf_counter() - began
+        else:
+            size = (len(group) + 1) // 2
+            LOG.info("%d networks do not fit into memory together: %d at a time", len(group), size)
+        group.clear()
+        del updates
+        free_memory(device)
+
+
+def _same_place(runs: list[tuple[Task, Run]]) -> list[tuple[Task, Run]]:
+    place = runs[0][1].resume()
+    return [(task, run) for task, run in runs if run.resume() == place]
+
+
+def free_memory(device: str) -> None:
+    """What is no longer needed goes back to the device."""
+    gc.collect()
+    if torch.device(device).type == "cuda":
+        torch.cuda.empty_cache()
 
 
 def _free(device: str) -> int:
