@@ -51,7 +51,9 @@ def test_a_spec_that_would_give_other_networks_is_refused(
     assert (tmp_path / "spec.yaml").read_text() == written
 
 
-@pytest.mark.parametrize("change", ["train.device=auto", "train.checkpoint_every=7", "train.processes=2", "members=x"])
+@pytest.mark.parametrize(
+    "change", ["train.device=auto", "train.engine=plain", "train.checkpoint_every=7", "train.processes=2", "members=x"]
+)
 def test_what_decides_no_weights_may_change(change: str, tmp_path: Path, small: Make) -> None:
     adopt(tmp_path, small())
     adopt(tmp_path, small(change))

@@ -85,6 +85,17 @@ def test_set_up_must_be_earned_back(remaining: int, tried: bool) -> None:
         assert choice.passed_over == {"compiled": "its set-up of 20 s would cost more than the 19 s that it can save"}
 
 
+@pytest.mark.parametrize(("grouped", "tried"), [(4.0, False), (2.0, True)])
+def test_what_does_the_same_with_more_is_tried_only_after_a_success(grouped: float, tried: bool) -> None:
+    clock = Clock()
+    last = replace(clock.candidate("stacked", 1.0), like="grouped")
+    given = [clock.candidate("captured", 3.0), clock.candidate("grouped", grouped), last]
+    choice = choose(given, remaining=10**6, device="cpu", clock=clock)
+    assert choice.engine == ("stacked" if tried else "captured")
+    told = {} if tried else {"stacked": "grouped, which does the same with less, is not the fastest"}
+    assert choice.passed_over == told
+
+
 def test_measuring_ends_after_its_time() -> None:
     """Steps of a second: few of them are timed, and what comes after is passed over."""
     clock = Clock()
@@ -120,9 +131,9 @@ def test_real_networks_on_this_device(data: DataSet, caplog: pytest.LogCaptureFi
     engines: tuple[Engine, ...] = ("plain", "grouped", "stacked", "captured")
     choice = measured_engine([1, 2, 3], begin, "cpu", candidates=engines, set_up_seconds={}, worth=0)
     assert choice.engine in ("plain", "grouped", "stacked")
-    assert list(choice.milliseconds) == ["plain", "grouped", "stacked"]
+    assert {"plain", "grouped"} <= set(choice.milliseconds)
     assert all(ms > 0 for ms in choice.milliseconds.values())
-    assert choice.passed_over == {"captured": "it falls back to plain"}
+    assert choice.passed_over["captured"] == "it falls back to plain"
     assert f"engine for 3 networks with batches of 16: {choice}" in caplog.text
     few = measured_engine([1, 2, 3], begin, "cpu", candidates=engines)
     assert few.engine == "plain"

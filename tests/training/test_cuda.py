@@ -1,5 +1,6 @@
-"""Captured steps on a GPU against the plain loop."""
+"""Every engine on a GPU against the plain loop."""
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,12 +9,14 @@ import numpy as np
 import pytest
 import torch
 
+from flipguard.checkpoints import load_facts
 from flipguard.data import Augmentation, DataSet, Split
 from flipguard.ensembles import NetworkReference, QuickReference
 from flipguard.ensembles.quick import quickened_pairs
 from flipguard.methods import NoTreatment, build_method
 from flipguard.training import ModelSpec, Recipe, Seeds, TrainingError, fit_members, train_network
 from flipguard.training.network import begin_network
+from flipguard.training.together import Together
 from flipguard.types import Batch, Normalisation
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -66,6 +69,88 @@ def test_five_captured_steps_are_the_plain_loops(optimiser: Any) -> None:
     assert was_captured
     print("captured", distance(captured, plain), "plain twice", distance(again, plain))
     assert distance(captured, plain) < max(0.05, 3 * distance(again, plain))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("engine", ["captured", "compiled", "stacked", "grouped"])
+@pytest.mark.parametrize("channels_last", [True, False])
+def test_five_steps_of_members_are_within_bf16_rounding(engine: Any, channels_last: bool, tmp_path: Path) -> None:
+    """Three at a time, each against itself trained alone in the plain loop; rounding is how far that is from float32."""
+    recipe = replace(RECIPE, channels_last=channels_last)
+    members = fit_members(
+        MODEL, images(), recipe, [1, 2, 3], augmentation=Augmentation(), device="cuda", engine=engine, folder=tmp_path
+    )
+    assert [load_facts(path)["engine"] for path in tmp_path.rglob("member.safetensors")] == [engine] * 3
+    for seed, member in enumerate(members, 1):
+        plain, _ = trained("plain", recipe=recipe, seed=seed)
+        again, _ = trained("plain", recipe=recipe, seed=seed)
+        exact, _ = trained("plain", recipe=replace(recipe, precision="float32"), seed=seed)
+        found = {name: value.cuda() for name, value in member.state_dict().items()}
+        rounding, noise = distance(plain, exact, seed), distance(again, plain, seed)
+        apart = distance(found, plain, seed)
+        print(engine, "channels last" if channels_last else "", seed, apart, "rounding", rounding, "noise", noise)
+        assert apart < max(0.05, 2 * rounding, 3 * noise)
+
+
+@pytest.mark.parametrize("engine", ["stacked", "grouped"])
+def test_members_in_one_step_are_closer_still_in_float32(engine: Any) -> None:
+    recipe = replace(RECIPE, precision="float32", channels_last=False)
+    members = fit_members(MODEL, images(), recipe, [1, 2, 3], augmentation=Augmentation(), device="cuda", engine=engine)
+    for seed, member in enumerate(members, 1):
+        found = {name: value.cuda() for name, value in member.state_dict().items()}
+        apart = distance(found, trained("plain", recipe=recipe, seed=seed)[0], seed)
+        print(engine, "float32", apart)
+        assert apart < 0.01
+
+
+def test_auto_measures_once_and_stores_its_choice(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "flipguard.training")
+    recipe = replace(RECIPE, epochs=150)
+
+    def members(seeds: list[int]) -> set[str]:
+        fit_members(MODEL, images(), recipe, seeds, augmentation=Augmentation(), device="cuda", folder=tmp_path)
+        return {load_facts(path)["engine"] for path in tmp_path.rglob("member.safetensors")}
+
+    (engine,) = members([1, 2, 3])
+    (line,) = [message for message in caplog.messages if message.startswith("engine for 3 networks with batches of 64")]
+    print(line)
+    assert f": {engine} (ms per member-step: captured " in line
+    caplog.clear()
+    assert members([1, 2, 3, 4]) == {engine}
+    assert not any(message.startswith("engine for") for message in caplog.messages)
+
+
+def test_members_in_one_step_go_on_after_a_stop(tmp_path: Path) -> None:
+    recipe = replace(RECIPE, epochs=2)
+
+    def together(name: str) -> Any:
+        runs = [
+            begin_network(
+                MODEL,
+                images(),
+                NoTreatment(),
+                recipe,
+                seeds=Seeds.of(seed),
+                augmentation=Augmentation(),
+                device="cuda",
+                checkpoint=tmp_path / f"{name}{seed}.safetensors",
+            )
+            for seed in (1, 2, 3)
+        ]
+        return runs, Together(runs, "grouped").updates()
+
+    whole, updates = together("whole")
+    assert sum(1 for _ in updates) == 10
+    cut, updates = together("cut")
+    for _ in range(7):
+        next(updates)
+    torch.cuda.synchronize()
+    for run in cut:
+        run.state.save(run.job.checkpoint, 1, 2, run.job.facts)
+    rest, updates = together("cut")
+    assert sum(1 for _ in updates) == 3
+    for seed, (one, other) in enumerate(zip(rest, whole, strict=True), 1):
+        assert distance(one.released().state_dict(), other.released().state_dict(), seed) < 0.02
 
 
 def test_float32_is_closer_still() -> None:

@@ -26,6 +26,7 @@ from flipguard.files import whole_file
 from flipguard.releases import material
 from flipguard.releases.folder import read_json, write_json
 from flipguard.training import begin_network, predict_logits
+from flipguard.training.engines import for_one
 from flipguard.training.loop import Run
 from flipguard.training.pool import Event, Here, Piece, Pool, Resources
 from flipguard.training.processes import Processes
@@ -129,6 +130,7 @@ def _begin(shop: Shop, node: Node) -> Run:
         device=shop.device,
         checkpoint=home / STATE,
         checkpoint_every=node.train.checkpoint_every,
+        engine=for_one(node.train.engine),
         on_epoch=_Snapshots(home, node) if node.plan.keeps in ("snapshots", "average") else None,
     )
 

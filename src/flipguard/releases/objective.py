@@ -13,6 +13,7 @@ from flipguard.releases.release import Release
 from flipguard.releases.resolved import build, recipe_of
 from flipguard.releases.watcher import Watcher
 from flipguard.training import ModelSpec, train_network
+from flipguard.training.engines import for_one
 from flipguard.types import Method, Reference
 
 
@@ -44,6 +45,7 @@ def trained(
         checkpoint=task.home / STATE,
         checkpoint_every=version.train.checkpoint_every,
         choose_epoch=version.train.choose_epoch,
+        engine=for_one(version.train.engine),
         on_epoch=Watcher(task),
     )
 

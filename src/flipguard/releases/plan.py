@@ -174,6 +174,10 @@ class TrainPlan(Strict):
     ] = "last"
     checkpoint_every: Annotated[int, Field(ge=1, description="steps between two saved states")] = 200
     device: Annotated[str, Field(description="cpu, cuda, cuda:1, or auto")] = "auto"
+    engine: Annotated[
+        Literal["auto", "plain", "captured", "compiled", "stacked", "grouped"],
+        Field(description="how updates are carried out; auto measures where members share a GPU"),
+    ] = "auto"
     processes: Annotated[int | None, Field(ge=1, description="members trained side by side on the CPU")] = None
     resources: Annotated[ResourcesPlan | None, Field(description="what it takes of a cluster's machine (--on)")] = None
 

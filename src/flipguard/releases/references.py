@@ -137,6 +137,7 @@ def ensembles_of(
                 material.augmentation(task.plan.augment),
                 device or task.device,
                 plan.train.checkpoint_every,
+                plan.train.engine,
             ),
             seeds[turn :: len(models)],
         )
@@ -170,6 +171,7 @@ def members(task: Task, start: ModelSpec | None = None, *, share: tuple[int, int
             augmentation=plan.augmentation,
             device=plan.device,
             checkpoint_every=plan.checkpoint_every,
+            engine=plan.engine,
             on_member=tell,
             repair=task.repair,
             load=[j in wanted for j in places],

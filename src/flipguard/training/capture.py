@@ -72,9 +72,9 @@ class CapturedStep:
                 raise
             except RuntimeError as error:
                 raise CannotCapture(
-                    f"a CUDA graph of the step cannot be made ({_first_line(error)})"
+                    f"a CUDA graph of the step cannot be made ({first_line(error)})"
                     if on_gpu
-                    else f"the step fails ({_first_line(error)})"
+                    else f"the step fails ({first_line(error)})"
                 ) from error
         self._wait()
 
@@ -205,7 +205,8 @@ class Share:
         return self.step.first_bad(self.part)
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """What an error says, for the log."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 

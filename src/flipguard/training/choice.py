@@ -27,6 +27,8 @@ Task = TypeVar("Task")
 CANDIDATES: tuple[Engine, ...] = ("captured", "grouped", "stacked", "compiled")
 SET_UP_SECONDS: Mapping[str, float] = {"grouped": 2.0, "stacked": 2.0, "compiled": 20.0}
 """What trying a candidate is reckoned to cost; the first one's set-up is needed in any case."""
+LIKE: Mapping[str, Engine] = {"stacked": "grouped"}
+"""torch.func runs the same grouped convolutions, and copies more around them."""
 MEASURED_SECONDS, TURNS, WARM_TURNS, MEMBERS = 5.0, 20, 2, 4
 GAIN = 0.5
 """The share of a step's time that another engine can be hoped to save."""
@@ -44,6 +46,8 @@ class Candidate:
     begin: Callable[[], Iterator[None]]
     members: int
     set_up_seconds: float = 0.0
+    like: Engine | None = None
+    """One that does the same work with less traffic: where that is not the fastest, this cannot be."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,8 @@ def choose(
                 f"its set-up of {candidate.set_up_seconds:.3g} s would cost more than the {can_save:.2g} s that it can "
                 "save"
             )
+        elif candidate.like in found and found[candidate.like] > best:
+            passed_over[candidate.engine] = f"{candidate.like}, which does the same with less, is not the fastest"
         elif spent >= seconds:
             passed_over[candidate.engine] = f"the {seconds:.3g} s for measuring are over"
         else:
@@ -165,7 +171,7 @@ def measured_engine(
         def started() -> Iterator[None]:
             return trial(lambda: [begin(task, engine) for task in tried], engine)
 
-        return Candidate(engine, started, len(tried), set_up_seconds.get(engine, 0.0))
+        return Candidate(engine, started, len(tried), set_up_seconds.get(engine, 0.0), LIKE.get(engine))
 
     if remaining < worth:
         few = f"{remaining:,} updates are too few to measure for"

@@ -38,6 +38,15 @@ def check_engine(engine: str) -> None:
         raise InputError(f"engine must be one of {', '.join(ENGINES)}, got '{engine}'.")
 
 
+def for_one(engine: Engine) -> Engine:
+    """A setting that holds for members and for a network that is trained by itself, as the latter understands it.
+
+    >>> for_one("stacked"), for_one("plain")
+    ('auto', 'plain')
+    """
+    return "auto" if engine in JOINT else engine
+
+
 def engine_to_use(asked: Engine, stored: str | None) -> Engine:
     """What was asked for; "auto" goes on with what a run was begun with, as that decides its bits on a GPU."""
     if asked == "auto":

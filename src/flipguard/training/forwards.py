@@ -8,6 +8,7 @@ import torch
 from torch import fx, nn
 
 from flipguard.models.fusion import UNTRACEABLE, fuse_layers
+from flipguard.training.capture import CannotCapture, first_line
 
 _compiled: dict[type[nn.Module], Callable[..., Any]] = {}
 
@@ -20,7 +21,10 @@ def compiled(network: nn.Module) -> Iterator[None]:
     """
     kind = type(network)
     if kind not in _compiled:
-        _compiled[kind] = torch.compile(kind.forward, dynamic=False)
+        try:
+            _compiled[kind] = torch.compile(kind.forward, dynamic=False)
+        except (RuntimeError, ImportError) as error:
+            raise CannotCapture(f"torch.compile does not work here ({first_line(error)})") from error
     quick = _compiled[kind]
 
     def forward(*inputs: Any) -> Any:

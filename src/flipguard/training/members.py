@@ -22,7 +22,7 @@ from flipguard.methods import NoTreatment
 from flipguard.training.capture import CannotCapture
 from flipguard.training.choice import measured_engine, stored_engine
 from flipguard.training.distributed import alone, own_device, place, wait_for
-from flipguard.training.engines import JOINT, Engine, check_engine, engine_to_use
+from flipguard.training.engines import JOINT, Engine, check_engine, engine_to_use, for_one
 from flipguard.training.kept import kept_at
 from flipguard.training.loop import Run
 from flipguard.training.network import ModelSpec, Seeds, begin_network, described
@@ -262,7 +262,7 @@ def _train(plan: MemberPlan, data: DataSet, seeds: Seeds, home: Path) -> None:
     with _held(home):
         if (home / MEMBER).exists():
             return
-        run = _begin(plan, data, seeds, home)
+        run = _begin(replace(plan, engine=for_one(plan.engine)), data, seeds, home)
         for _ in run.updates():
             pass
         _keep(plan, data, seeds, home, run)

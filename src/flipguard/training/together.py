@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from flipguard.ensembles import SingleStudent
 from flipguard.training import signals
 from flipguard.training.accumulation import detached
-from flipguard.training.capture import CannotCapture, CapturedStep, Share, Update
+from flipguard.training.capture import CannotCapture, CapturedStep, Share, Update, first_line
 from flipguard.training.engines import Engine, check_capturable, part_of
 from flipguard.training.errors import memory_explained
 from flipguard.training.grouped import grouped
@@ -87,8 +87,7 @@ class Together:
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, TypeError, ValueError, AttributeError, KeyError) as error:
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise CannotCapture(f"the networks cannot be {self.engine} ({reason})") from error
+            raise CannotCapture(f"the networks cannot be {self.engine} ({first_line(error)})") from error
 
     def _update(self, joined: Joined) -> Update:
         def update(batches: list[Batch], _: Any) -> list[Step]:
