@@ -19,6 +19,7 @@ from flipguard.data import DataSet
 from flipguard.ensembles import NetworkReference
 from flipguard.methods import Elodi
 from flipguard.training import ModelSpec, Recipe, Seeds, begin_network, fit_members, take_turns
+from flipguard.training.engines import for_one
 from members import AUGMENT, RECIPE, random_images
 
 SIDES = {"old": ModelSpec("resnet10", {"width": 32}), "new": ModelSpec("resnet18", {"width": 32})}
@@ -42,7 +43,7 @@ def update(data: DataSet, recipe: Recipe, members: int, engine: Any, device: str
                 references={"ensemble": NetworkReference("ensemble", [network.to(device) for network in found])},
                 augmentation=AUGMENT,
                 device=device,
-                engine=engine,
+                engine=for_one(engine),
             )
         )
     if engine == "plain":
@@ -65,6 +66,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=512)
     parser.add_argument("--rows", type=int, default=45_000)
     parser.add_argument("--runs", type=int, default=3, help="of the captured side; the plain one runs once")
+    parser.add_argument("--engine", default="auto", help="of the members; the students' steps are captured")
     parser.add_argument("--no-plain", action="store_true")
     given = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -74,7 +76,8 @@ def main() -> None:
     record: dict[str, Any] = {
         "hardware": torch.cuda.get_device_name(0) if device == "cuda" else "CPU",
         "torch": torch.__version__,
-        "captured": [update(data, recipe, given.members, "auto", device) for _ in range(given.runs)],
+        "engine": given.engine,
+        "captured": [update(data, recipe, given.members, given.engine, device) for _ in range(given.runs)],
     }
     if not given.no_plain:
         record["plain"] = update(data, recipe, given.members, "plain", device)
