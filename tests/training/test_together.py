@@ -1,11 +1,6 @@
 """Members in one step: each ends with the weights that it has alone; what cannot go together says why."""
 
-import logging
-import os
-import signal
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from flipguard.checkpoints import load_facts
 from flipguard.data import Augmentation, DataSet, Split
 from flipguard.ensembles import NetworkReference
 from flipguard.methods import NoTreatment, build_method
@@ -25,13 +19,11 @@ from flipguard.training import (
     TrainingError,
     begin_network,
     fit_members,
-    signals,
     train_network,
 )
 from flipguard.training.capture import CannotCapture
 from flipguard.training.engines import Engine
 from flipguard.training.errors import OutOfMemory
-from flipguard.training.members import MEMBER, STATE
 from flipguard.training.together import Together
 from flipguard.training.waves import in_groups
 from flipguard.types import Normalisation
@@ -171,126 +163,6 @@ def test_what_cannot_go_together_goes_alone(
     assert len(caplog.records) == 1
     wanted = train_network(model, data, NoTreatment(), recipe, seeds=Seeds.of(2)).state_dict()
     assert all(torch.equal(value, wanted[name]) for name, value in found[1].state_dict().items())
-
-
-class Stop(Exception):
-    pass
-
-
-class Breaking:
-    """No treatment, up to a call; it has a name in the facts of a run and nothing else."""
-
-    __name__ = "breaking"
-
-    def __init__(self, calls: int, how: Any) -> None:
-        self.calls, self.how = calls, how
-
-    def __call__(self, student: Any, references: Any, batch: Any) -> Any:
-        self.calls -= 1
-        if self.calls == 0:
-            self.how()
-        return NoTreatment()(student, references, batch)
-
-
-def never() -> Breaking:
-    return Breaking(-1, None)
-
-
-def raised() -> None:
-    raise Stop
-
-
-def members(folder: Path, data: DataSet, engine: Engine, seeds: Sequence[int] = SEEDS, **options: Any) -> list[Any]:
-    recipe = replace(RECIPE, batch_size=16, epochs=2)
-    options = {"method": never(), "checkpoint_every": 1, **options}
-    found = fit_members(MLP, data, recipe, seeds, folder=folder, processes=1, engine=engine, **options)
-    return [network.state_dict() for network in found]
-
-
-def same(one: Any, other: Any) -> bool:
-    return all(torch.equal(value, other[name]) for name, value in one.items())
-
-
-@BOTH
-def test_members_go_on_by_the_engine_they_were_begun_with(
-    engine: Engine, data: DataSet, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Cut off in the second epoch; "auto" takes the stored choice up, and ends with the bits of an unbroken run."""
-    caplog.set_level(logging.INFO)
-    whole = members(tmp_path / "whole", data, engine)
-    with pytest.raises(Stop):
-        # One warm-up and seven updates of three members; the eighth breaks.
-        members(tmp_path / "cut", data, engine, method=Breaking(3 * 8 + 2, raised))
-    states = sorted((tmp_path / "cut").rglob(STATE))
-    assert [(f["epoch"], f["step"], f["engine"]) for f in map(load_facts, states)] == [(1, 2, engine)] * 3
-    caplog.clear()
-    rest = members(tmp_path / "cut", data, "auto")
-    assert f"3 networks in one step ({engine})" in caplog.text
-    assert all(same(one, other) for one, other in zip(rest, whole, strict=True))
-    assert {load_facts(path)["engine"] for path in (tmp_path / "cut").rglob(MEMBER)} == {engine}
-    assert not list((tmp_path / "cut").rglob(STATE))
-
-
-def test_members_at_different_places_go_on_in_groups(
-    data: DataSet, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    whole = members(tmp_path / "whole", data, "stacked")
-    with pytest.raises(Stop):
-        members(tmp_path / "cut", data, "stacked", method=Breaking(3 * 8 + 2, raised))
-    sorted((tmp_path / "cut").rglob(STATE))[1].unlink()
-    caplog.clear()
-    rest = members(tmp_path / "cut", data, "auto")
-    assert sorted(record.args[0] for record in caplog.records if "in one step" in record.msg) == [1, 2]  # type: ignore[index]
-    for one, other in zip(rest, whole, strict=True):
-        for name, value in one.items():
-            torch.testing.assert_close(value, other[name], rtol=1e-4, atol=1e-6)
-
-
-def test_a_signal_saves_all_at_one_place(data: DataSet, tmp_path: Path) -> None:
-    def asked() -> None:
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    with signals.heeded(), pytest.raises(signals.Stopped):
-        members(tmp_path / "cut", data, "grouped", method=Breaking(3 * 3 + 2, asked), checkpoint_every=1000)
-    assert [(f["epoch"], f["step"]) for f in map(load_facts, (tmp_path / "cut").rglob(STATE))] == [(0, 3)] * 3
-    whole = members(tmp_path / "whole", data, "grouped")
-    assert all(same(*pair) for pair in zip(members(tmp_path / "cut", data, "auto"), whole, strict=True))
-
-
-def test_another_engine_is_taken_when_asked_for(
-    data: DataSet, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    with pytest.raises(Stop):
-        members(tmp_path, data, "stacked", method=Breaking(3 * 8 + 2, raised))
-    members(tmp_path, data, "grouped")
-    assert "begun by the engine stacked, this goes on by grouped, as asked." in caplog.text
-    assert "3 networks in one step (grouped)" in caplog.text
-
-
-def test_finished_members_bind_nobody_on_the_cpu(data: DataSet, tmp_path: Path) -> None:
-    """Its default stays a process for each, whose bits depend on nothing else."""
-    members(tmp_path, data, "stacked", seeds=[1])
-    new = members(tmp_path, data, "auto", seeds=[1, 2])[1]
-    recipe = replace(RECIPE, batch_size=16, epochs=2)
-    assert same(new, train_network(MLP, data, NoTreatment(), recipe, seeds=Seeds.of(2)).state_dict())
-
-
-def test_an_engine_that_needs_a_gpu_says_so(data: DataSet, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    plain = members(tmp_path / "plain", data, "auto")
-    assert not caplog.records
-    assert same(members(tmp_path / "captured", data, "captured")[2], plain[2])
-    assert caplog.messages == ["one process for each: the engine captured needs a GPU."]
-    caplog.clear()
-    for engine, reason in (("captured", "a GPU"), ("stacked", "other networks")):
-        network = train_network(
-            MLP, data, NoTreatment(), replace(RECIPE, batch_size=16), seeds=Seeds.of(1), engine=engine
-        )
-        assert caplog.messages == [f"plain loop: the engine {engine} needs {reason}."]
-        caplog.clear()
-        wanted = train_network(MLP, data, NoTreatment(), replace(RECIPE, batch_size=16), seeds=Seeds.of(1))
-        assert same(network.state_dict(), wanted.state_dict())
 
 
 def test_a_group_that_does_not_fit_is_halved(monkeypatch: pytest.MonkeyPatch) -> None:

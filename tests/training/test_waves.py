@@ -31,6 +31,7 @@ class Step:
     def __init__(self, card: Card, name: str, size: int, captured: bool) -> None:
         self.card, self.name = card, name
         self.captured = object() if captured else None
+        self.engine = "captured" if captured else "plain"
         card.held[name] = size
 
     def updates(self) -> Iterator[None]:

@@ -173,6 +173,8 @@ def _engine(plan: MemberPlan, data: DataSet, todo: list[tuple[Seeds, Path]], hom
     if on_cpu and engine in ("auto", "captured"):
         return "plain"
     if engine != "auto":
+        if plan.engine == "auto":
+            LOG.info("engine: %s, by which these members were begun", engine)
         return engine
     on_device = replace(data, train=data.train.to(plan.device))
 

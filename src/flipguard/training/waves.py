@@ -47,7 +47,7 @@ def in_waves(
             need = max(need, before - _free(device))
             if run.captured is None:
                 break
-        LOG.info("%d networks side by side", len(wave))
+        LOG.info("%d networks side by side (%s)", len(wave), run.engine)
         in_turn(updates)
         yield wave, time.perf_counter() - began
         updates.clear()
