@@ -97,8 +97,13 @@ def check_capturable(run: "Run") -> None:
 
 def _step(run: "Run", way: Engine, contexts: ExitStack) -> Share:
     with ExitStack() as own:
+        half = torch.bfloat16 if run.job.recipe.precision == "bf16" else None
         for network in _networks(run.student):
-            own.enter_context(compiled(network) if way == "compiled" else fused(network))
+            if way == "compiled":
+                own.enter_context(compiled(network))
+            elif (casts := own.enter_context(fused(network, half))) is not None:
+                own.callback(run.casts.remove, casts)
+                run.casts.append(casts)
         part = part_of(run)
         try:
             step = CapturedStep(

@@ -5,9 +5,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import Tensor, fx, nn
 
 from flipguard.models.fusion import UNTRACEABLE, fuse_layers
+from flipguard.training.at_once import AtOnce
 from flipguard.training.capture import CannotCapture, first_line
 
 _compiled: dict[type[nn.Module], Callable[..., Any]] = {}
@@ -35,22 +36,39 @@ def compiled(network: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def fused(network: nn.Module) -> Iterator[None]:
-    """Within, BatchNorm, sums and ReLU are single kernels, where Triton is there and the network can be traced."""
+def fused(network: nn.Module, dtype: torch.dtype | None = None) -> Iterator[AtOnce | None]:
+    """Within, in training, BatchNorm, sums and ReLU are single kernels, where Triton is there and the network can be
+    traced. With a `dtype` weights are cast to it together, by what is yielded.
+    """
+    seen: list[Tensor] = []
     try:
-        traced = with_fused_norms(network)
+        traced = with_fused_norms(network, seen)
     except (ImportError, *UNTRACEABLE):
-        yield
+        yield None
         return
-    with _instead(network, traced.forward):
-        yield
+    at_once = None if dtype is None else AtOnce(traced, dtype)
+
+    def forward(x: Any) -> Any:
+        if not network.training:
+            return type(network).forward(network, x)
+        said = traced(x)
+        if seen:
+            torch._foreach_add_(seen, 1)
+            seen.clear()
+        return said
+
+    with _instead(network, forward):
+        yield at_once
 
 
-def with_fused_norms(network: nn.Module) -> fx.GraphModule:
-    """The network's graph over its own modules, with BatchNorm, sums and ReLU as single kernels."""
+def with_fused_norms(network: nn.Module, seen: list[Tensor] | None = None) -> fx.GraphModule:
+    """The network's graph over its own modules, with BatchNorm, sums and ReLU as single kernels.
+
+    With `seen` the norms leave their counts of batches there, for the caller to raise all at once.
+    """
     from flipguard.training.normalisation import FusedNorm, fusable
 
-    return fuse_layers(network, fusable, FusedNorm, alone=True)
+    return fuse_layers(network, fusable, lambda norm, relu: FusedNorm(norm, relu, seen), alone=True)
 
 
 @contextmanager

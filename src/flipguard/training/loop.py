@@ -13,6 +13,7 @@ from torch import nn
 from flipguard.data import ResidentBatches
 from flipguard.training import signals
 from flipguard.training.accumulation import parts_of, whole_step
+from flipguard.training.at_once import AtOnce
 from flipguard.training.capture import Share
 from flipguard.training.distributed import Team
 from flipguard.training.engines import Engine, check_engine, engine_to_use, own_step
@@ -125,6 +126,7 @@ class Run:
         self.state = TrainingState(student, self.optimiser, device, self.team)
         self.watch = Watch(self.team, job.checkpoint)
         self.captured: Share | None = None
+        self.casts: list[AtOnce] = []
         self.engine: Engine = "plain"
         self.saved = time.perf_counter()
         self._place: tuple[int, int] | None = None
@@ -274,9 +276,13 @@ class Run:
         parts = parts_of(batch, recipe.accumulate)
         for number, part in enumerate(parts, 1):
             with nullcontext() if number == len(parts) else self.team.summing_later(self.called):
+                for casts in self.casts:
+                    casts.begin()
                 with self.autocast():
                     result = self.method(self.called, references, part)
                 (result.loss * (len(part.y) / len(batch.y))).backward()
+                for casts in self.casts:
+                    casts.end()
             results.append((len(part.y) / len(batch.y), result))
         self.apply()
         return whole_step(results)

@@ -229,14 +229,24 @@ class _NormAddRelu(torch.autograd.Function):
 
 
 def norm_add_relu(
-    x: Tensor, norm: nn.BatchNorm2d, *, z: Tensor | None = None, relu: bool = True, counts: Tensor | None = None
+    x: Tensor,
+    norm: nn.BatchNorm2d,
+    *,
+    z: Tensor | None = None,
+    relu: bool = True,
+    counts: Tensor | None = None,
+    seen: list[Tensor] | None = None,
 ) -> Tensor:
     """relu(norm(x) + z), (B, C, H, W) in channels-last memory, with gradients; `norm` must be in training mode.
 
-    `counts` (`fresh_counts`) are zero before and after; no two calls that run at the same time may share them.
+    `counts` (`fresh_counts`) are zero before and after; no two calls that run at the same time may share them. The
+    norm's own count of batches is raised, or put into `seen` for the caller to raise.
     """
     if norm.num_batches_tracked is not None:
-        norm.num_batches_tracked.add_(1)
+        if seen is None:
+            norm.num_batches_tracked.add_(1)
+        else:
+            seen.append(norm.num_batches_tracked)
     counts = fresh_counts(norm).to(x.device) if counts is None else counts
     return _NormAddRelu.apply(x, z, norm.weight, norm.bias, norm, relu, counts)
 
@@ -253,15 +263,18 @@ def fusable(layer: nn.Module) -> bool:
 
 
 class FusedNorm(nn.Module):
-    """relu(norm(x) + z) in place of the three; in evaluation, and off the GPU, by torch's own kernels."""
+    """relu(norm(x) + z) in place of the three; in evaluation, and off the GPU, by torch's own kernels.
 
-    def __init__(self, norm: nn.BatchNorm2d, relu: bool) -> None:
+    `seen` as in `norm_add_relu`.
+    """
+
+    def __init__(self, norm: nn.BatchNorm2d, relu: bool, seen: list[Tensor] | None = None) -> None:
         super().__init__()
-        self.norm, self.relu = norm, relu
+        self.norm, self.relu, self.seen = norm, relu, seen
         self.register_buffer("counts", fresh_counts(norm), persistent=False)
 
     def forward(self, x: Tensor, z: Tensor | None = None) -> Tensor:
         if self.norm.training and x.is_cuda and (z is None or z.dtype == x.dtype):
-            return norm_add_relu(x, self.norm, z=z, relu=self.relu, counts=self.counts)
+            return norm_add_relu(x, self.norm, z=z, relu=self.relu, counts=self.counts, seen=self.seen)
         y = self.norm(x) if z is None else self.norm(x) + z
         return torch.relu(y) if self.relu else y
