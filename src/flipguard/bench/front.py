@@ -17,9 +17,9 @@ FRONT, REST = "#0072B2", "#999999"
 
 
 def on_the_front(rows: Sequence[Row]) -> set[str]:
-    """Rows that no other beats: none has less or equal error, relative NFR, training and inference, and less of one."""
+    """Rows that no other of their group beats: by error, relative NFR, training and inference, one less, none more."""
     known = [row for row in rows if NFR in row.cells and ERROR in row.cells]
-    return {row.name for row in known if not any(_beats(other, row) for other in known)}
+    return {row.name for row in known if not any(_beats(other, row) for other in known if other.group == row.group)}
 
 
 def _beats(one: Row, other: Row) -> bool:
