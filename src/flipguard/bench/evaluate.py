@@ -93,7 +93,7 @@ class Said:
 def measured(pair: Pair, shop: Shop, costs: Costs) -> tuple[list[dict[str, Any]], dict[str, npt.NDArray[np.uint16]]]:
     """The pair's records, one for each part, and what both models said of the test part, as class codes."""
     old, new = (Said.by(pieces, shop) for pieces in (pair.old, pair.new))
-    facts = facts_of(pair, shop, costs)
+    facts = facts_of_pair(pair, shop, costs)
     records = []
     for part in material.held_out(shop.data):
         records.append({**facts, "part": part, **_figures(_compared(shop, old, new, part, shop.data.classes))})
@@ -104,7 +104,7 @@ def measured(pair: Pair, shop: Shop, costs: Costs) -> tuple[list[dict[str, Any]]
     return records, {side: said.codes("test", shop.data.classes) for side, said in (("old", old), ("new", new))}
 
 
-def facts_of(pair: Pair, shop: Shop, costs: Costs) -> dict[str, Any]:
+def facts_of_pair(pair: Pair, shop: Shop, costs: Costs) -> dict[str, Any]:
     """What a pair's records have in common: which it is, and what it cost."""
     flops = costs.update(list(pair.new))
     return {

@@ -9,6 +9,7 @@ TITLES = {**PERCENT, **PLAIN}
 SHORT = ("error_rate_old", "error_rate_new", "negative_flip_rate", "relative_negative_flip_rate", "churn", "run_churn")
 LONG = ("nll_new", "ece_new", "cnll_new", "cece_new")
 PARTS = {
+    "corrupted": "Test, corrupted: the mean over kinds and severities",
     "test_old_classes": "Test, the old model's classes alone",
     "validation_old_classes": "Validation, the old model's classes alone",
 }

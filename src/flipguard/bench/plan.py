@@ -90,6 +90,16 @@ class Link(NamedTuple):
     newer: int
 
 
+class CorruptionsPlan(Strict):
+    """The test part's images, corrupted in several ways: every model is also judged on the mean over them."""
+
+    kinds: Annotated[list[str] | None, Field(min_length=1, description="all fifteen when none are named")] = None
+    severities: Annotated[
+        list[Annotated[int, Field(ge=1, le=5)]], Field(min_length=1, default_factory=lambda: [1, 2, 3, 4, 5])
+    ]
+    seed: Annotated[int, Field(description="draws the noise")] = 0
+
+
 class BenchSpec(Strict):
     """What `flipguard bench` reads: one update on one data set, made in many ways."""
 
@@ -105,6 +115,10 @@ class BenchSpec(Strict):
         dict[str, Annotated[list[str], Field(min_length=2, max_length=9)]],
         Field(default_factory=dict, description="the networks of each version, the oldest first; each two make a row"),
     ]
+
+    corruptions: Annotated[
+        CorruptionsPlan | None, Field(description="the models are also compared on corrupted test images")
+    ] = None
 
     @property
     def every_row(self) -> dict[str, RowPlan]:

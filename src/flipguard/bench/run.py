@@ -1,14 +1,15 @@
 """A bench from its spec to its tables. What is there is not made again."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from flipguard.bench.corrupted import PART, kinds_of, on_corrupted
 from flipguard.bench.cost import Costs
-from flipguard.bench.evaluate import OLD_CLASSES, Pair, measured, pairs_of
+from flipguard.bench.evaluate import OLD_CLASSES, Pair, facts_of_pair, measured, pairs_of
 from flipguard.bench.front import draw_front
 from flipguard.bench.graph import Graph
 from flipguard.bench.markdown import bench_markdown
@@ -17,6 +18,7 @@ from flipguard.bench.plan import BenchSpec
 from flipguard.bench.shop import Shop
 from flipguard.bench.tables import Row, read_facts, read_rows, write_predictions, write_runs
 from flipguard.bench.work import train_all
+from flipguard.data.corruptions import corrupted
 from flipguard.files import whole_file
 from flipguard.models.nearest import nearest
 from flipguard.releases import material
@@ -24,7 +26,7 @@ from flipguard.releases.folder import RunFolder, made, read_json, write_json
 from flipguard.training.pool import Pool
 from flipguard.types import InputError, MissingExtra
 
-PARTS = ("test", f"test{OLD_CLASSES}", "validation", f"validation{OLD_CLASSES}")
+PARTS = ("test", f"test{OLD_CLASSES}", PART, "validation", f"validation{OLD_CLASSES}")
 TABLE, FRONT, PAIRS = "table.md", "front.svg", "pairs"
 
 
@@ -87,8 +89,16 @@ class Bench:
                             f"networks.{node.name}: a batch of {node.recipe.batch_size} is above the {rows:,} training "
                             "samples."
                         )
+            self._check_corruptions(graph)
             self._graph = graph
         return self._graph
+
+    def _check_corruptions(self, graph: Graph) -> None:
+        if self.spec.corruptions is None:
+            return
+        corrupted(graph.data.test.select([]), kinds_of(self.spec.corruptions)[0], 1)
+        if any(data.classes != graph.data.classes for data in graph.sets.values()):
+            raise InputError("corruptions: every network of such a bench knows all classes.")
 
     def pairs(self) -> list[Pair]:
         return [
@@ -125,8 +135,10 @@ class Bench:
                         costs.training(node)
                 shop = self._shop()
                 self._train(shop, self._todo(missing), processes, on_network, pool)
+                plan = self.spec.corruptions
+                extra = on_corrupted(missing, shop, plan) if plan is not None else {}
                 for pair in missing:
-                    self._measure(pair, shop, costs)
+                    self._measure(pair, shop, costs, extra.get(pair.column, ()))
             self._collect()
         return write_tables(self.out)
 
@@ -164,7 +176,12 @@ class Bench:
 
     def _is_measured(self, pair: Pair) -> bool:
         path = self._record(pair)
-        return path.exists() and read_json(path).get("key") == pair.key
+        return path.exists() and read_json(path).get("key") == self._mark(pair)
+
+    def _mark(self, pair: Pair) -> str:
+        """Changes with what is measured, and with the weights of any network."""
+        plan = self.spec.corruptions
+        return pair.key if plan is None else f"{pair.key} | {plan.model_dump_json()}"
 
     def _todo(self, pairs: list[Pair]) -> list[Node]:
         """Networks that are not there and are wanted: by a pair, or by another that is not there."""
@@ -181,12 +198,13 @@ class Bench:
             want(node)
         return list(wanted)
 
-    def _measure(self, pair: Pair, shop: Shop, costs: Costs) -> None:
+    def _measure(self, pair: Pair, shop: Shop, costs: Costs, extra: Sequence[Mapping[str, Any]]) -> None:
         records, codes = measured(pair, shop, costs)
+        records += [{**facts_of_pair(pair, shop, costs), **one} for one in extra]
         made(self.out / PAIRS)
         with whole_file(self._record(pair).with_suffix(".npz")) as beside, beside.open("wb") as file:
             np.savez_compressed(file, **codes)  # type: ignore[arg-type]
-        write_json(self._record(pair), {"key": pair.key, "records": records})
+        write_json(self._record(pair), {"key": self._mark(pair), "records": records})
 
     def _place(self, row: str) -> dict[str, Any]:
         """Where a row stands in the tables: its group, and which link of which chain it is."""
@@ -243,9 +261,7 @@ def write_tables(folder: Path) -> list[Row]:
 
 def tables_of(folder: Path) -> dict[str, list[Row]]:
     """Rows by part of the data, the test part first."""
-    found = {
-        part: read_rows(folder, part) for part in ("test", "test_old_classes", "validation", "validation_old_classes")
-    }
+    found = {part: read_rows(folder, part) for part in PARTS}
     return {part: rows for part, rows in found.items() if rows}
 
 

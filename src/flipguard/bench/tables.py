@@ -87,7 +87,9 @@ class Row:
 
 def write_runs(folder: Path, records: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> None:
     """runs.parquet: a line for each row, seed, pair and part; the file's metadata says what bench it is."""
-    table = pa.Table.from_pylist([dict(record) for record in records])
+    # Arrow takes the columns from the first line, and some parts have figures that others lack.
+    columns = dict.fromkeys(key for record in records for key in record)
+    table = pa.Table.from_pylist([{key: record.get(key) for key in columns} for record in records])
     with whole_file(folder / RUNS) as beside:
         pq.write_table(table.replace_schema_metadata({"bench": json.dumps(facts)}), beside, compression="zstd")
 
