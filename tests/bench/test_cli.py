@@ -1,6 +1,7 @@
 """`flipguard bench` as a user types it, and the benches of recipes/bench/."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -99,3 +100,17 @@ def test_every_bench_can_take_its_steps(path: Path, here: Path) -> None:
     found = Bench(spec, here / "out", seeds=spec.seeds[:1]).count()
     assert found.networks >= len(spec.networks)
     assert found.rows >= len(spec.every_row)
+
+
+@pytest.mark.parametrize("path", BENCHES, ids=lambda path: path.stem)
+def test_every_bench_says_what_a_seed_costs(path: Path, here: Path) -> None:
+    said = re.search(
+        r"^# Counted: ([\d.]+) plain trainings of the new model for each seed \((\d+) networks\)",
+        path.read_text(),
+        re.M,
+    )
+    assert said is not None
+    if path.stem.startswith("digits"):
+        spec = read_bench(path)
+        found = Bench(spec, here / "out", seeds=spec.seeds[:1]).count()
+        assert (f"{found.trainings:.1f}", str(found.networks)) == said.groups()
