@@ -12,7 +12,8 @@ from small_bench import SPEC, parsed
 
 from flipguard.bench.cost import Costs
 from flipguard.bench.evaluate import pairs_of
-from flipguard.bench.graph import Graph, with_parents
+from flipguard.bench.graph import Graph
+from flipguard.bench.node import with_parents
 from flipguard.bench.run import Bench, Progress, write_tables
 from flipguard.bench.tables import paired_p, read_rows
 from flipguard.checkpoints import load_checkpoint

@@ -1,6 +1,7 @@
 """`flipguard bench` as a user types it, and the benches of recipes/bench/."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,12 @@ def test_a_bench_like_another(here: Path) -> None:
     assert (spec.title, spec.seeds, spec.train.epochs, spec.train.warmup) == ("Its own", [4], 3, 0.1)
     assert spec.train.batch_size == SPEC["train"]["batch_size"]
     assert list(spec.rows) == list(SPEC["rows"])
+    (here / "third.yaml").write_text("like: own.yaml\ntrain: {epochs: 5}\n")
+    spec = read_bench(here / "third.yaml")
+    assert (spec.title, spec.train.epochs, spec.train.warmup) == ("Its own", 5, 0.1)
+    (here / "base.yaml").write_text("like: third.yaml\n")
+    with pytest.raises(InputError, match=r"base.yaml: like leads back to third.yaml"):
+        read_bench(here / "third.yaml")
     (here / "own.yaml").write_text("like: ../base.yaml\n")
     with pytest.raises(InputError, match="like must be the name of a file in the same folder"):
         read_bench(here / "own.yaml")
@@ -81,10 +88,29 @@ def test_a_bench_like_another(here: Path) -> None:
 def test_every_bench_can_take_its_steps(path: Path, here: Path) -> None:
     """Each network of each row, on small data and small networks: counting a bench runs one step of every kind."""
     small = ["data={name: digits, validation: 71, per_class: 20}", "train.batch_size=50", "train.precision=float32"]
-    other = [f"networks.{name}.model" for name, plan in read_bench(path).networks.items() if plan.model is not None]
-    models = {"old": 5, "new": 7, **dict.fromkeys(other, 6)}
+    real = read_bench(path)
+    other = [f"networks.{name}.model" for name, plan in real.networks.items() if plan.model is not None]
+    models = {"old": 7 if real.old == real.new else 5, "new": 7, **dict.fromkeys(other, 6)}
     changes = [f"{place}={{name: mlp, hidden: [{hidden}]}}" for place, hidden in models.items()]
-    spec = read_bench(path, [*small, *changes])
+    # Half of the digits are five classes.
+    ranked = [name for name, plan in real.networks.items() if plan.method.options.get("difference", {}).get("k")]
+    changes += [f"networks.{name}.method.difference.k=3" for name in ranked]
+    # Digits are too small to be corrupted.
+    spec = read_bench(path, [*small, *changes, "corruptions=null"])
     found = Bench(spec, here / "out", seeds=spec.seeds[:1]).count()
     assert found.networks >= len(spec.networks)
-    assert found.rows >= len(spec.rows)
+    assert found.rows >= len(spec.every_row)
+
+
+@pytest.mark.parametrize("path", BENCHES, ids=lambda path: path.stem)
+def test_every_bench_says_what_a_seed_costs(path: Path, here: Path) -> None:
+    said = re.search(
+        r"^# Counted: ([\d.]+) plain trainings of the new model for each seed \((\d+) networks\)",
+        path.read_text(),
+        re.M,
+    )
+    assert said is not None
+    if path.stem.startswith("digits"):
+        spec = read_bench(path)
+        found = Bench(spec, here / "out", seeds=spec.seeds[:1]).count()
+        assert (f"{found.trainings:.1f}", str(found.networks)) == said.groups()

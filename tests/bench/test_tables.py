@@ -1,12 +1,13 @@
 """What a table says of its rows: the best, who is not shown to be worse, and who is on the front."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from flipguard.bench.front import on_the_front
+from flipguard.bench.front import draw_front, on_the_front
 from flipguard.bench.markdown import bench_markdown
 from flipguard.bench.tables import Row, read_rows, write_runs
 
@@ -64,3 +65,10 @@ def test_the_page_marks_the_best_and_what_is_close(rows: dict[str, Row]) -> None
 def test_who_is_beaten_in_nothing_is_on_the_front(rows: dict[str, Row]) -> None:
     # `close` costs more than `held` and has more of both; each of the others is best in something.
     assert on_the_front(list(rows.values())) == {"plain", "held", "many"}
+
+
+def test_rows_without_errors_leave_no_picture(tmp_path: Path, rows: dict[str, Row]) -> None:
+    (tmp_path / "front.svg").write_text("of another run")
+    perfect = replace(rows["held"], cells={ERROR: rows["held"].cells[ERROR]})
+    draw_front("By hand", [perfect], tmp_path / "front.svg")
+    assert not (tmp_path / "front.svg").exists()

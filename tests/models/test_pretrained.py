@@ -30,6 +30,17 @@ def test_a_folder_with_a_configuration_is_taken(tmp_path: Path) -> None:
     assert pretrained_folder(str(tmp_path)) == tmp_path
 
 
+@pytest.mark.parametrize("code", [True, False])
+def test_a_package_that_was_only_unpacked_is_found(code: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tmp_path / f"unpacked_{code}" / "model"
+    model.mkdir(parents=True)
+    (model / "config.json").write_text("{}")
+    if code:
+        (model.parent / "__init__.py").write_text("raise RuntimeError('the package is not to be run')")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert pretrained_folder(model.parent.name) == model
+
+
 @pytest.mark.parametrize("version", [0, 1, 2])
 def test_efficientnet_lite(version: int) -> None:
     pytest.importorskip("efficientnet_lite_pytorch", reason="efficientnet-lite-pytorch is not installed")

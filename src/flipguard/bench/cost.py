@@ -6,6 +6,7 @@ costs by itself (AE-KD solves a small programme for each) is not taken for a sam
 and the device does not matter.
 """
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -15,9 +16,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from flipguard.bench.graph import Graph, Node, Piece, made_for
-from flipguard.data import Batches
-from flipguard.ensembles import CachedReference, NetworkReference
+from flipguard.bench.graph import Graph
+from flipguard.bench.node import Node, Piece, made_for
+from flipguard.data import Batches, DataSet, class_places
+from flipguard.ensembles import CachedReference, NetworkReference, average_weights
 from flipguard.methods import NoTreatment
 from flipguard.releases import material
 from flipguard.releases.resolved import recipe_of
@@ -47,26 +49,41 @@ class Counter(TorchDispatchMode):  # type: ignore[misc]
 
 
 class Costs:
-    """Counts for the networks of a bench; each kind of network is counted once."""
+    """Counts for the networks of a bench; equal steps are counted once, of whatever side, name or length."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph, self._found = graph, {}  # type: Graph, dict[tuple[Any, ...], float]
+        self._networks: dict[tuple[Any, ...], list[nn.Module]] = {}
 
     def training(self, node: Node) -> float:
         """Operations of a whole training, its own steps and its references' answers, but not their training."""
-        key = ("training", node.name, node.side)
+        held_to = [(need, [self._form(p.node) for p in pieces]) for need, pieces in node.references.items()]
+        key = ("step", self._form(node), repr(node.method), node.recipe.batch_size, node.plan.offline, str(held_to))
         if key not in self._found:
             with torch.random.fork_rng(devices=[]):
-                self._found[key] = self._step(node) * self._steps(node.recipe) + self._extraction(node)
-        return self._found[key]
+                self._found[key] = self._tried(node) if node.average is not None else self._step(node)
+        return self._found[key] * self._steps(node.recipe, self._graph.set_of(node)) + self._extraction(node)
 
     def answer(self, node: Node) -> float:
         """Operations of one answer of the network that is released."""
-        key = ("answer", node.name, node.side)
+        key = ("answer", self._form(node))
         if key not in self._found:
-            with torch.random.fork_rng(devices=[]):
-                self._found[key] = self._forward(fresh(node, len(self._graph.data.classes))[0])
+            self._found[key] = self._forward(self._fresh(node)[0])
         return self._found[key]
+
+    def _form(self, node: Node) -> tuple[Any, ...]:
+        """Networks of one form cost the same: they differ by weights alone."""
+        own = repr(node.method) if hasattr(node.method, "student") else ""
+        model = json.dumps(node.model.described(), sort_keys=True, default=str)
+        return (model, len(self._graph.set_of(node).classes), own, node.plan.keeps, node.pieces)
+
+    def _fresh(self, node: Node) -> list[nn.Module]:
+        """A network of each piece's form."""
+        form = self._form(node)
+        if form not in self._networks:
+            with torch.random.fork_rng(devices=[]):
+                self._networks[form] = fresh(node, form[1])
+        return self._networks[form]
 
     def update(self, pieces: list[Piece]) -> float:
         """Operations of all trainings that an update pays for: the old model is there already."""
@@ -78,29 +95,40 @@ class Costs:
         model, recipe = material.model_spec(spec.new), recipe_of(spec.train)
         with torch.random.fork_rng(devices=[]):
             student = new_student(model, len(self._graph.data.classes), NoTreatment(), recipe, Seeds.of(0))
-            return self._counted_step(student, NoTreatment(), {}, recipe.batch_size) * self._steps(recipe)
+            step = self._counted_step(student, NoTreatment(), {}, recipe.batch_size, self._graph.data)
+            return step * self._steps(recipe, self._graph.data)
+
+    def _tried(self, node: Node) -> float:
+        """An average trains nothing; whether the networks can be averaged at all is said at once."""
+        pieces = [piece for held_to in node.references.values() for piece in held_to]
+        average_weights([self._fresh(piece.node)[piece.place] for piece in pieces])
+        return 0.0
 
     def _step(self, node: Node) -> float:
-        classes = len(self._graph.data.classes)
-        student = new_student(node.model, classes, node.method, node.recipe, node.seeds)
+        data = self._graph.set_of(node)
+        student = new_student(node.model, len(data.classes), node.method, node.recipe, node.seeds)
         references: dict[str, Any] = {}
         for need, pieces in node.references.items():
-            networks = [fresh(piece.node, classes)[piece.place] for piece in pieces]
+            known = self._graph.set_of(pieces[0].node).classes
+            places = class_places(known, data.classes)
             if node.plan.offline:
-                rows = torch.zeros(len(networks), len(self._graph.data.train), classes)
-                references[need] = CachedReference(need, rows)
+                rows = torch.zeros(len(pieces), len(data.train), len(known))
+                references[need] = CachedReference(need, rows, classes=places)
             else:
-                references[need] = NetworkReference(need, networks)
-        return self._counted_step(student, node.method, references, node.recipe.batch_size)
+                networks = [self._fresh(piece.node)[piece.place] for piece in pieces]
+                references[need] = NetworkReference(need, networks, classes=places)
+        return self._counted_step(student, node.method, references, node.recipe.batch_size, data)
 
-    def _counted_step(self, student: nn.Module, method: Any, references: dict[str, Any], size: int) -> float:
+    def _counted_step(
+        self, student: nn.Module, method: Any, references: dict[str, Any], size: int, data: DataSet
+    ) -> float:
         """Of a step on `size` samples."""
         student.train()
         counts = []
         for rows in (FEW, MORE):
             # Attention as the matrix products that it is: each backend's fused form would need a formula of its own.
             with sdpa_kernel(SDPBackend.MATH), Counter() as counter:
-                method(student, references, self._batch(rows)).loss.backward()
+                method(student, references, self._batch(rows, data)).loss.backward()
             counts.append(float(counter.total))
             student.zero_grad()
         each = (counts[1] - counts[0]) / (MORE - FEW)
@@ -108,20 +136,21 @@ class Costs:
 
     def _forward(self, network: nn.Module) -> float:
         with sdpa_kernel(SDPBackend.MATH), Counter() as counter, torch.no_grad():
-            network.eval()(self._batch(FEW).x)
+            network.eval()(self._batch(FEW, self._graph.data).x)
         return float(counter.total) / FEW
 
-    def _steps(self, recipe: Recipe) -> int:
-        return recipe.epochs * (len(self._graph.data.train) // recipe.batch_size)
+    @staticmethod
+    def _steps(recipe: Recipe, data: DataSet) -> int:
+        return recipe.epochs * (len(data.train) // recipe.batch_size)
 
     def _extraction(self, node: Node) -> float:
         if not node.plan.offline:
             return 0.0
         each = sum(self.answer(piece.node) for pieces in node.references.values() for piece in pieces)
-        return each * len(self._graph.data.train)
+        return each * len(self._graph.set_of(node).train)
 
-    def _batch(self, rows: int) -> Batch:
-        data, shift = self._graph.data, self._graph.augmentation
+    def _batch(self, rows: int, data: DataSet) -> Batch:
+        shift = self._graph.augmentation()
         batch = next(iter(Batches(data.train, rows, augmentation=shift, normalisation=data.normalisation)))
         # In the middle of training, when every ramp is up.
         return replace(batch, progress=torch.tensor(0.5))

@@ -17,9 +17,9 @@ FRONT, REST = "#0072B2", "#999999"
 
 
 def on_the_front(rows: Sequence[Row]) -> set[str]:
-    """Rows that no other beats: none has less or equal error, relative NFR, training and inference, and less of one."""
+    """Rows that no other of their group beats: by error, relative NFR, training and inference, one less, none more."""
     known = [row for row in rows if NFR in row.cells and ERROR in row.cells]
-    return {row.name for row in known if not any(_beats(other, row) for other in known)}
+    return {row.name for row in known if not any(_beats(other, row) for other in known if other.group == row.group)}
 
 
 def _beats(one: Row, other: Row) -> bool:
@@ -43,6 +43,10 @@ def draw_front(title: str, rows: Sequence[Row], path: Path) -> None:
     except ModuleNotFoundError as error:
         raise MissingExtra(f"a picture needs {error.name}: pip install 'flipguard[demo]'") from error
     best, known = on_the_front(rows), [row for row in rows if NFR in row.cells and ERROR in row.cells]
+    if not known:
+        # Where nothing is wrong, nothing can flip beyond chance: there is no relative NFR to draw.
+        path.unlink(missing_ok=True)
+        return
     limit = 2 * median([row.cells[ERROR].mean for row in known])
     apart = [f"{row.name}, error {row.cells[ERROR].mean:.0%}" for row in known if row.cells[ERROR].mean > limit]
     known = [row for row in known if row.cells[ERROR].mean <= limit]

@@ -2,75 +2,19 @@
 
 import hashlib
 import json
-import zlib
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from flipguard.bench.plan import BenchSpec, NetworkPlan, Side, selected
-from flipguard.data import Augmentation, DataSet
+from flipguard.bench.node import Average, Node, Piece
+from flipguard.bench.plan import BenchSpec, NetworkPlan, PartPlan, Side, selected
+from flipguard.data import Augmentation, DataSet, class_places, subset
+from flipguard.methods import WeightInterpolation
 from flipguard.models.nearest import nearest
 from flipguard.releases import material
-from flipguard.releases.plan import TrainPlan
 from flipguard.releases.resolved import build, card_of, laid_over, recipe_of, settled
-from flipguard.training import ModelSpec, Recipe, Seeds
 from flipguard.training.network import described, described_data
-from flipguard.types import InputError, Method
-
-
-@dataclass(frozen=True)
-class Piece:
-    """One of the networks that a training leaves."""
-
-    node: "Node"
-    place: int
-
-
-@dataclass(frozen=True)
-class Node:
-    """One training: a network's model, method, recipe and seeds, and the pieces of others that it is held to."""
-
-    name: str
-    side: Side
-    seed: int
-    copy: int
-    plan: NetworkPlan
-    model: ModelSpec
-    method: Method
-    recipe: Recipe
-    train: TrainPlan
-    references: Mapping[str, tuple[Piece, ...]] = field(hash=False)
-    key: str = ""
-
-    @property
-    def label(self) -> str:
-        """For people: which network this is."""
-        copy = f".{self.copy}" if self.plan.copies > 1 else ""
-        return f"{self.side} {self.name}{copy}, seed {self.seed}"
-
-    @property
-    def folder(self) -> str:
-        return f"{self.name}.{self.side}.{self.seed}.{self.copy}-{self.key}"
-
-    @property
-    def seeds(self) -> Seeds:
-        """By name and not by place, so that a bench can grow without changing what it has."""
-        return Seeds.of(zlib.crc32(f"{self.name}/{self.side}/{self.seed}/{self.copy}".encode()) >> 1)
-
-    @property
-    def pieces(self) -> int:
-        if self.plan.keeps == "members":
-            return int(getattr(self.method, "members", 1))
-        return self.recipe.cycles if self.plan.keeps == "snapshots" else 1
-
-    def parents(self) -> "list[Node]":
-        return list(dict.fromkeys(piece.node for pieces in self.references.values() for piece in pieces))
-
-    def __hash__(self) -> int:
-        return hash(self.key)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Node) and other.key == self.key
+from flipguard.types import InputError
 
 
 class Graph:
@@ -78,13 +22,21 @@ class Graph:
 
     def __init__(self, spec: BenchSpec, data: DataSet) -> None:
         self.spec, self.data = spec, data
-        self.augmentation: Augmentation | None = material.augmentation(spec.data.augment)
-        self._data = described_data(data)
+        self._augmentation: Augmentation | None = material.augmentation(spec.data.augment)
+        self.sets: dict[str, DataSet] = {"": data}
+        self._described = {"": described_data(data)}
         self._made: dict[tuple[str, Side, int, int], Node] = {}
+
+    def set_of(self, node: Node) -> DataSet:
+        """What a network is trained on."""
+        return self.sets[node.part]
+
+    def augmentation(self, node: Node | None = None) -> Augmentation | None:
+        return self._augmentation if node is None or node.plan.augment else None
 
     def row(self, name: str, side: Side, seed: int) -> list[Piece]:
         """The networks of a row's side."""
-        return self.pieces(getattr(self.spec.rows[name], side), side, seed, f"rows.{name}.{side}", ())
+        return self.pieces(getattr(self.spec.every_row[name], side), side, seed, f"rows.{name}.{side}", ())
 
     def pieces(self, text: str, side: Side, seed: int, place: str, above: tuple[str, ...]) -> list[Piece]:
         """What a selector selects; several are joined by +."""
@@ -111,21 +63,12 @@ class Graph:
             return made
         plan, place = self.spec.networks[name], f"networks.{name}"
         train = laid_over(self.spec.train, plan.train)
-        method_plan = settled(plan.method, train, f"{place}.method")
-        card = card_of(method_plan, f"{place}.method")
-        if card.kind != "objective":
-            raise InputError(
-                f"{place}: {card.name} trains no network of its own; a row that names several is their mean."
-            )
-        method = build(method_plan, f"{place}.method")
-        needs = tuple(getattr(method, "needs", ()))
+        method = self._method(plan, train, place)
+        needs = _needs(method)
         if {*needs} != {*plan.references}:
             wanted = ", ".join(needs) or "none"
-            raise InputError(
-                f"{place}.references: {card.name} needs {wanted}, and is given {', '.join(plan.references) or 'none'}."
-            )
-        if plan.method.ensemble is not None:
-            raise InputError(f"{place}.method.ensemble: in a bench, references name the networks.")
+            given = ", ".join(plan.references) or "none"
+            raise InputError(f"{place}.references: {plan.method.name} needs {wanted}, and is given {given}.")
         references = {
             # The old model is the old side's; an ensemble is of the network's own side.
             need: tuple(
@@ -139,74 +82,107 @@ class Graph:
             )
             for need in needs
         }
-        model = plan.model or (self.spec.old if side == "old" else self.spec.new)
+        model = material.model_spec(plan.model or (self.spec.old if side == "old" else self.spec.new))
+        if isinstance(method, Average):
+            _check_average(plan, place)
+            # It has the form of what it is made of, and knows the same data.
+            first = references["ensemble" if "ensemble" in references else "new"][0].node
+            plan, model = plan.model_copy(update={"data": first.plan.data}), first.model
+        self._add_set(plan.data, place)
         node = Node(
             name,
             side,
             seed,
             copy,
             plan,
-            material.model_spec(model).for_method(method),
+            model.for_method(method),
             method,
             recipe_of(train, f"{place}.train"),
             train,
             references,
         )
-        if plan.keeps == "members" and node.pieces < 2:
-            raise InputError(f"{place}.keeps is members, and {card.name} trains one network.")
-        if plan.keeps == "average" and plan.last > node.recipe.epochs:
-            raise InputError(f"{place}.last is {plan.last}, and training has {node.recipe.epochs} epochs.")
+        self._check(node, place)
         made = Node(**{**vars(node), "key": self._key(node)})
         self._made[name, side, seed, copy] = made
         return made
 
+    def _method(self, plan: NetworkPlan, train: Any, place: str) -> Any:
+        method_plan = settled(plan.method, train, f"{place}.method")
+        card = card_of(method_plan, f"{place}.method")
+        if card.kind == "paragon":
+            raise InputError(
+                f"{place}: {card.name} trains no network of its own; a row that names several is their mean."
+            )
+        if plan.method.ensemble is not None:
+            raise InputError(f"{place}.method.ensemble: in a bench, references name the networks.")
+        return build(method_plan, f"{place}.method")
+
+    def _check(self, node: Node, place: str) -> None:
+        plan, own = node.plan, self.set_of(node).classes
+        if plan.keeps == "members" and node.pieces < 2:
+            raise InputError(f"{place}.keeps is members, and {plan.method.name} trains one network.")
+        if plan.keeps == "average" and plan.last > node.recipe.epochs:
+            raise InputError(f"{place}.last is {plan.last}, and training has {node.recipe.epochs} epochs.")
+        if getattr(node.average, "alpha", None) == "validation" and "validation" not in material.held_out(self.data):
+            raise InputError(
+                f"{place}: {plan.method.name} chooses alpha on the validation part, and the data has none."
+            )
+        for need, pieces in node.references.items():
+            known = self.classes_of(pieces, f"{place}.references.{need}")
+            if node.average is not None and known != own:
+                raise InputError(f"{place}.references.{need}: weights are averaged over networks of the same classes.")
+            try:
+                class_places(known, own)
+            except InputError as error:
+                raise InputError(f"{place}.references.{need}: {error}") from error
+
+    def classes_of(self, pieces: Sequence[Piece], place: str) -> tuple[str, ...]:
+        """The classes that all of these networks know."""
+        found = {self.set_of(piece.node).classes for piece in pieces}
+        if len(found) > 1:
+            raise InputError(f"{place}: the networks know different classes.")
+        return found.pop()
+
+    def _add_set(self, plan: PartPlan | None, place: str) -> None:
+        if plan is None or (key := plan.model_dump_json(exclude_none=True)) in self.sets:
+            return
+        try:
+            part = subset(self.data, classes=plan.classes, per_class=plan.per_class, seed=plan.subset_seed)
+        except InputError as error:
+            raise InputError(f"{place}.data: {error}") from error
+        # Everything is evaluated on the whole data's held-out parts.
+        self.sets[key] = replace(part, test=part.test.select([]), validation=None, extra={})
+        self._described[key] = described_data(self.sets[key])
+
     def _key(self, node: Node) -> str:
         facts: dict[str, Any] = described(
-            node.model, self._data, node.method, node.recipe, node.seeds, self.augmentation, choose_epoch="last"
+            node.model,
+            self._described[node.part],
+            node.method,
+            node.recipe,
+            node.seeds,
+            self.augmentation(node),
+            choose_epoch="last",
         )
         facts["references"] = {
             need: [f"{piece.node.key}.{piece.place}" for piece in pieces] for need, pieces in node.references.items()
         }
         facts["keeps"] = [node.plan.keeps, node.plan.last if node.plan.keeps == "average" else 0, node.plan.offline]
+        if node.plan.held or node.plan.shared:
+            # Runs that share all randomness are still runs of their own: how far they differ on a GPU is a figure.
+            facts["run"] = [node.name, node.side, node.seed, node.copy]
         return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:12]
 
 
-def with_parents(nodes: Iterable[Node]) -> list[Node]:
-    """These and all that they rest on, each after its parents."""
-    found: dict[Node, None] = {}
-
-    def add(node: Node) -> None:
-        for parent in node.parents():
-            add(parent)
-        found.setdefault(node)
-
-    for node in nodes:
-        add(node)
-    return list(found)
+def _needs(method: Any) -> tuple[str, ...]:
+    """The references of a method by name; what an interpolation leads to, beside the old network, is one here."""
+    needs = tuple(getattr(method, "needs", ()))
+    return (*needs, "new") if isinstance(method, WeightInterpolation) else needs
 
 
-def made_for(pieces: Iterable[Piece]) -> list[Node]:
-    """The trainings that an update pays for: all that its networks rest on, but for the old side, which is there."""
-    found: dict[Node, None] = {}
-
-    def add(node: Node) -> None:
-        if node not in found:
-            found[node] = None
-            for parent in node.parents():
-                if parent.side == "new":
-                    add(parent)
-
-    for piece in pieces:
-        add(piece.node)
-    return list(found)
-
-
-def waves(todo: Iterable[Node], done: set[Node]) -> Iterator[list[Node]]:
-    """Nodes whose parents are done, then those that wait for these."""
-    waiting, ready = list(todo), set(done)
-    while waiting:
-        wave = [node for node in waiting if all(parent in ready for parent in node.parents())]
-        assert wave, "the graph has no circles"
-        yield wave
-        ready |= set(wave)
-        waiting = [node for node in waiting if node not in ready]
+def _check_average(plan: NetworkPlan, place: str) -> None:
+    """An average of weights is not trained."""
+    own = {"copies", "model", "train", "data", "offline", "keeps", "last", "augment", "shared", "held"}
+    for name in type(plan).model_fields:
+        if name in own & plan.model_fields_set:
+            raise InputError(f"{place}.{name} has no meaning: {plan.method.name} averages weights, and trains nothing.")

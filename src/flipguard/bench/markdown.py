@@ -2,11 +2,17 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from flipguard.bench.tables import LEVEL, PERCENT, PLAIN, Cell, Row
+from flipguard.bench.chains import chain_table
+from flipguard.bench.tables import LEVEL, PERCENT, PLAIN, Cell, Row, in_groups
 
 TITLES = {**PERCENT, **PLAIN}
 SHORT = ("error_rate_old", "error_rate_new", "negative_flip_rate", "relative_negative_flip_rate", "churn", "run_churn")
 LONG = ("nll_new", "ece_new", "cnll_new", "cece_new")
+PARTS = {
+    "corrupted": "Test, corrupted: the mean over kinds and severities",
+    "test_old_classes": "Test, the old model's classes alone",
+    "validation_old_classes": "Validation, the old model's classes alone",
+}
 NOTE = (
     "Rates in percent. Mean ± standard deviation over seeds. **Bold**: the best of those that answer at the cost of "
     f"one model; ≈: not shown to be worse than it (paired t over seeds, adjusted by Holm, {LEVEL:.0%} level; with few "
@@ -20,12 +26,25 @@ def bench_markdown(title: str, parts: Mapping[str, Sequence[Row]], facts: Sequen
     """The whole page: for each part of the data its tables, and how they were made."""
     lines = [f"# {title}", "", *(f"{fact}  " for fact in facts), "", NOTE, ""]
     for part, rows in parts.items():
-        lines += [f"## {part.capitalize()}", "", *_table(rows, SHORT, _spread, costs=True), ""]
+        lines += [f"## {PARTS.get(part, part.capitalize())}", "", *_tables(rows, SHORT, _spread, costs=True)]
+        chains = chain_table(rows)
+        if chains:
+            lines += ["### Chains", "", *chains, ""]
         if any(figure in row.cells for row in rows for figure in LONG):
-            lines += ["### Calibration of the new model", "", *_table(rows, LONG, _spread), ""]
+            lines += ["### Calibration of the new model", "", *_tables(rows, LONG, _spread)]
         if any(len(row.seeds) > 1 for row in rows):
-            lines += ["### 95 % intervals of the means", "", *_table(rows, (*SHORT[:-1], *LONG), _interval), ""]
+            lines += ["### 95 % intervals of the means", "", *_tables(rows, (*SHORT[:-1], *LONG), _interval)]
     return "\n".join(lines)
+
+
+def _tables(
+    rows: Sequence[Row], figures: Sequence[str], text: Callable[[Cell, float], str], *, costs: bool = False
+) -> list[str]:
+    """One for each group of rows, under its name."""
+    lines = []
+    for group, own in in_groups(rows).items():
+        lines += [*([f"*{group}*", ""] if group else []), *_table(own, figures, text, costs=costs), ""]
+    return lines
 
 
 def _table(

@@ -33,19 +33,25 @@ def bench_names() -> list[str]:
 
 def read_bench(path: Path, changes: Sequence[str] = ()) -> BenchSpec:
     """The file with `key=value` changes laid over it; `like` names a file beside it that the rest is taken from."""
-    keys = "data, old, new, networks and rows"
-    raw = read_mapping(path, keys)
+    return parse_as(BenchSpec, changed(_read(path, ()), changes), path.name)
+
+
+def _read(path: Path, above: tuple[str, ...]) -> dict[str, Any]:
+    """What a file says, laid over the one that it is like."""
+    raw = read_mapping(path, "data, old, new, networks and rows")
     like = raw.pop("like", None)
-    if like is not None:
-        if not isinstance(like, str) or Path(like).name != like:
-            raise InputError(f"{path.name}: like must be the name of a file in the same folder, it is {like!r}.")
-        raw = _laid_over(read_mapping(path.parent / like, keys), raw)
-    return parse_as(BenchSpec, changed(raw, changes), path.name)
+    if like is None:
+        return raw
+    if not isinstance(like, str) or Path(like).name != like:
+        raise InputError(f"{path.name}: like must be the name of a file in the same folder, it is {like!r}.")
+    if like in (*above, path.name):
+        raise InputError(f"{path.name}: like leads back to {like}.")
+    return _laid_over(_read(path.parent / like, (*above, path.name)), raw)
 
 
 def _laid_over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     """Training and data key by key, everything else whole."""
-    found = {key: value for key, value in below.items() if key != "like"}
+    found = dict(below)
     for key, value in above.items():
         both = key in ("data", "train") and isinstance(value, dict) and isinstance(found.get(key), dict)
         found[key] = {**found[key], **value} if both else value

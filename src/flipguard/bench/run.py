@@ -1,20 +1,24 @@
 """A bench from its spec to its tables. What is there is not made again."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from flipguard.bench.corrupted import PART, kinds_of, on_corrupted
 from flipguard.bench.cost import Costs
-from flipguard.bench.evaluate import Pair, measured, pairs_of
+from flipguard.bench.evaluate import OLD_CLASSES, Pair, facts_of_pair, measured, pairs_of
 from flipguard.bench.front import draw_front
-from flipguard.bench.graph import Graph, Node, with_parents
+from flipguard.bench.graph import Graph
 from flipguard.bench.markdown import bench_markdown
+from flipguard.bench.node import Node, with_parents
 from flipguard.bench.plan import BenchSpec
+from flipguard.bench.shop import Shop
 from flipguard.bench.tables import Row, read_facts, read_rows, write_predictions, write_runs
-from flipguard.bench.work import Shop, train_all
+from flipguard.bench.work import train_all
+from flipguard.data.corruptions import corrupted
 from flipguard.files import whole_file
 from flipguard.models.nearest import nearest
 from flipguard.releases import material
@@ -22,6 +26,7 @@ from flipguard.releases.folder import RunFolder, made, read_json, write_json
 from flipguard.training.pool import Pool
 from flipguard.types import InputError, MissingExtra
 
+PARTS = ("test", f"test{OLD_CLASSES}", PART, "validation", f"validation{OLD_CLASSES}")
 TABLE, FRONT, PAIRS = "table.md", "front.svg", "pairs"
 
 
@@ -62,8 +67,8 @@ class Bench:
 
     def __post_init__(self) -> None:
         for row in self.rows:
-            if row not in self.spec.rows:
-                raise InputError(f"there is no row '{row}'{nearest(row, self.spec.rows)}")
+            if row not in self.spec.every_row:
+                raise InputError(f"there is no row '{row}'{nearest(row, self.spec.every_row)}")
         for seed in self.seeds:
             if seed not in self.spec.seeds:
                 raise InputError(f"there is no seed {seed}; the bench has {', '.join(map(str, self.spec.seeds))}.")
@@ -76,21 +81,30 @@ class Bench:
             if "test" not in material.held_out(data):
                 raise InputError(f"data: {self.spec.data.name} has no test part to compare models on.")
             graph = Graph(self.spec, data)
-            for pair in (pair for row in self.spec.rows for pair in pairs_of(graph, row, self.spec.seeds[0])):
+            for pair in (pair for row in self.spec.every_row for pair in pairs_of(graph, row, self.spec.seeds[0])):
                 for node in with_parents(pair.nodes()):
-                    if node.recipe.batch_size > len(data.train):
+                    rows = len(graph.set_of(node).train)
+                    if node.recipe.batch_size > rows:
                         raise InputError(
-                            f"networks.{node.name}: a batch of {node.recipe.batch_size} is above the "
-                            f"{len(data.train):,} training samples."
+                            f"networks.{node.name}: a batch of {node.recipe.batch_size} is above the {rows:,} training "
+                            "samples."
                         )
+            self._check_corruptions(graph)
             self._graph = graph
         return self._graph
+
+    def _check_corruptions(self, graph: Graph) -> None:
+        if self.spec.corruptions is None:
+            return
+        corrupted(graph.data.test.select([]), kinds_of(self.spec.corruptions)[0], 1)
+        if any(data.classes != graph.data.classes for data in graph.sets.values()):
+            raise InputError("corruptions: every network of such a bench knows all classes.")
 
     def pairs(self) -> list[Pair]:
         return [
             pair
             for seed in self.seeds or self.spec.seeds
-            for row in self.rows or self.spec.rows
+            for row in self.rows or self.spec.every_row
             for pair in pairs_of(self.graph, row, seed)
         ]
 
@@ -121,13 +135,16 @@ class Bench:
                         costs.training(node)
                 shop = self._shop()
                 self._train(shop, self._todo(missing), processes, on_network, pool)
+                plan = self.spec.corruptions
+                extra = on_corrupted(missing, shop, plan) if plan is not None else {}
                 for pair in missing:
-                    self._measure(pair, shop, costs)
+                    self._measure(pair, shop, costs, extra.get(pair.column, ()))
             self._collect()
         return write_tables(self.out)
 
     def _shop(self) -> Shop:
-        return Shop(self.graph.data.to(self.device), self.graph.augmentation, self._networks, self.device)
+        sets = {name: data.to(self.device) for name, data in self.graph.sets.items()}
+        return Shop(sets, self.graph.augmentation(), self._networks, self.device)
 
     @property
     def _networks(self) -> Path:
@@ -159,11 +176,16 @@ class Bench:
 
     def _is_measured(self, pair: Pair) -> bool:
         path = self._record(pair)
-        return path.exists() and read_json(path).get("key") == pair.key
+        return path.exists() and read_json(path).get("key") == self._mark(pair)
+
+    def _mark(self, pair: Pair) -> str:
+        """Changes with what is measured, and with the weights of any network."""
+        plan = self.spec.corruptions
+        return pair.key if plan is None else f"{pair.key} | {plan.model_dump_json()}"
 
     def _todo(self, pairs: list[Pair]) -> list[Node]:
         """Networks that are not there and are wanted: by a pair, or by another that is not there."""
-        folder = Shop(self.graph.data, None, self._networks, "cpu")
+        folder = Shop(self.graph.sets, None, self._networks, "cpu")
         wanted: dict[Node, None] = {}
 
         def want(node: Node) -> None:
@@ -176,18 +198,31 @@ class Bench:
             want(node)
         return list(wanted)
 
-    def _measure(self, pair: Pair, shop: Shop, costs: Costs) -> None:
+    def _measure(self, pair: Pair, shop: Shop, costs: Costs, extra: Sequence[Mapping[str, Any]]) -> None:
         records, codes = measured(pair, shop, costs)
+        records += [{**facts_of_pair(pair, shop, costs), **one} for one in extra]
         made(self.out / PAIRS)
         with whole_file(self._record(pair).with_suffix(".npz")) as beside, beside.open("wb") as file:
             np.savez_compressed(file, **codes)  # type: ignore[arg-type]
-        write_json(self._record(pair), {"key": pair.key, "records": records})
+        write_json(self._record(pair), {"key": self._mark(pair), "records": records})
+
+    def _place(self, row: str) -> dict[str, Any]:
+        """Where a row stands in the tables: its group, and which link of which chain it is."""
+        if not any(plan.group for plan in self.spec.every_row.values()):
+            return {}
+        link = self.spec.links.get(row)
+        return {
+            "group": self.spec.every_row[row].group,
+            "chain": None if link is None else link.chain,
+            "older": None if link is None else link.older,
+            "newer": None if link is None else link.newer,
+        }
 
     def _collect(self) -> None:
         """runs.parquet and predictions.parquet of all pairs that are there, of any rows and seeds."""
         every = [
             pair
-            for row in self.spec.rows
+            for row in self.spec.every_row
             for seed in self.spec.seeds
             for pair in pairs_of(self.graph, row, seed)
             if self._is_measured(pair)
@@ -195,7 +230,8 @@ class Bench:
         records: list[dict[str, Any]] = []
         columns: dict[str, Any] = {}
         for pair in every:
-            records += read_json(self._record(pair))["records"]
+            place = self._place(pair.row)
+            records += [{**record, **place} for record in read_json(self._record(pair))["records"]]
             with np.load(self._record(pair).with_suffix(".npz"), allow_pickle=False) as kept:
                 columns |= {f"{pair.column}.{side}": kept[side] for side in kept}
         write_runs(self.out, records, facts_of(self.spec))
@@ -225,7 +261,7 @@ def write_tables(folder: Path) -> list[Row]:
 
 def tables_of(folder: Path) -> dict[str, list[Row]]:
     """Rows by part of the data, the test part first."""
-    found = {part: read_rows(folder, part) for part in ("test", "validation")}
+    found = {part: read_rows(folder, part) for part in PARTS}
     return {part: rows for part, rows in found.items() if rows}
 
 
@@ -236,7 +272,7 @@ def _in_words(folder: Path, facts: dict[str, Any]) -> list[str]:
 
     runs = pq.read_table(folder / RUNS, columns=["seed", "hardware", "n", "part"]).to_pylist()
     sizes = {run["part"]: run["n"] for run in runs}
-    held = ", ".join(f"{size:,} {part}" for part, size in sizes.items())
+    held = ", ".join(f"{size:,} {part}" for part, size in sizes.items() if part in ("validation", "test"))
     return [
         f"Data: {_inline(facts['data'])} ({held} samples). Old: {_inline(facts['old'])}. New: {_inline(facts['new'])}.",
         f"Training: {_inline(facts.get('train', {})) or 'defaults'}.",

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from scipy import special
 
+from flipguard.bench.plan import Link
 from flipguard.files import whole_file
 from flipguard.statistics import holm
 from flipguard.statistics.interval import student_quantile
@@ -31,6 +32,7 @@ PERCENT = {
     "cece_new": "cECE",
 }
 PLAIN = {"nll_new": "NLL", "cnll_new": "cNLL"}
+COUNTS = ("negative_flips",)
 JUDGED = (
     "error_rate_new",
     "negative_flip_rate",
@@ -79,11 +81,15 @@ class Row:
     inference_cost: float
     seconds: float
     seeds: tuple[int, ...]
+    group: str = ""
+    link: Link | None = None
 
 
 def write_runs(folder: Path, records: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> None:
     """runs.parquet: a line for each row, seed, pair and part; the file's metadata says what bench it is."""
-    table = pa.Table.from_pylist([dict(record) for record in records])
+    # Arrow takes the columns from the first line, and some parts have figures that others lack.
+    columns = dict.fromkeys(key for record in records for key in record)
+    table = pa.Table.from_pylist([{key: record.get(key) for key in columns} for record in records])
     with whole_file(folder / RUNS) as beside:
         pq.write_table(table.replace_schema_metadata({"bench": json.dumps(facts)}), beside, compression="zstd")
 
@@ -117,7 +123,9 @@ def read_rows(folder: Path, part: str = "test") -> list[Row]:
     found = []
     for name in names:
         own = [record for record in records if record["row"] == name]
-        cells = {figure: Cell(_by_seed(own, figure)) for figure in (*PERCENT, *PLAIN) if _is_known(own, figure)}
+        cells = {
+            figure: Cell(_by_seed(own, figure)) for figure in (*PERCENT, *PLAIN, *COUNTS) if _is_known(own, figure)
+        }
         apart = _run_churn(said, own) if part == "test" and said is not None else {}
         if apart:
             cells["run_churn"] = Cell(apart)
@@ -125,8 +133,24 @@ def read_rows(folder: Path, part: str = "test") -> list[Row]:
             key: float(np.mean([one[key] for one in own])) for key in ("training_cost", "inference_flops", "seconds")
         }
         seeds = tuple(dict.fromkeys(one["seed"] for one in own))
-        found.append(Row(name, cells, mean["training_cost"], mean["inference_flops"] / least, mean["seconds"], seeds))
-    return _judged(found)
+        found.append(
+            Row(
+                name,
+                cells,
+                mean["training_cost"],
+                mean["inference_flops"] / least,
+                mean["seconds"],
+                seeds,
+                own[0].get("group") or "",
+                None if own[0].get("chain") is None else Link(own[0]["chain"], own[0]["older"], own[0]["newer"]),
+            )
+        )
+    return [judged for rows in in_groups(found).values() for judged in _judged(rows)]
+
+
+def in_groups(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Rows that are compared with each other; those without a group are one, too."""
+    return {group: [row for row in rows if row.group == group] for group in dict.fromkeys(row.group for row in rows)}
 
 
 def _is_known(records: Sequence[Mapping[str, Any]], figure: str) -> bool:
@@ -151,7 +175,8 @@ def _run_churn(said: pa.Table, records: Sequence[Mapping[str, Any]]) -> dict[int
 def _judged(rows: list[Row]) -> list[Row]:
     """Each figure's best among the rows that answer at the cost of one model, and who is not shown to be worse."""
     cells = {row.name: dict(row.cells) for row in rows}
-    single = [row for row in rows if row.inference_cost < 1.5]
+    least = min(row.inference_cost for row in rows)
+    single = [row for row in rows if row.inference_cost < 1.5 * least]
     for figure in JUDGED:
         among = [row for row in single if figure in row.cells]
         if len(among) < 2:
@@ -166,7 +191,7 @@ def _judged(rows: list[Row]) -> list[Row]:
         for place, row in enumerate(others):
             p = adjusted.get(place)
             cells[row.name][figure] = Cell(row.cells[figure].values, p=None if p is None else float(p))
-    return [Row(r.name, cells[r.name], r.training_cost, r.inference_cost, r.seconds, r.seeds) for r in rows]
+    return [replace(row, cells=cells[row.name]) for row in rows]
 
 
 def paired_p(one: Mapping[int, float], other: Mapping[int, float]) -> float | None:

@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from flipguard.bench.tables import LEVEL, PERCENT, Cell, Row
+from flipguard.bench.tables import LEVEL, PERCENT, Cell, Row, in_groups
 
 COLUMNS = ("error_rate_new", "negative_flip_rate", "relative_negative_flip_rate", "run_churn")
 
@@ -18,9 +18,12 @@ def bench_report(title: str, rows: Sequence[Row]) -> RenderableType:
     known = [figure for figure in COLUMNS if any(figure in row.cells for row in rows)]
     for name in ("training", "inference", *(f"{PERCENT[figure]}, %" for figure in known)):
         table.add_column(name, justify="right")
-    for row in rows:
-        shown = [_cell(row.cells[figure]) if figure in row.cells else Text("–") for figure in known]
-        table.add_row(Text(row.name), f"{row.training_cost:.1f}×", f"{row.inference_cost:.1f}×", *shown)
+    for group, own in in_groups(rows).items():
+        if group:
+            table.add_row(Text(group, style="italic"))
+        for row in own:
+            shown = [_cell(row.cells[figure]) if figure in row.cells else Text("–") for figure in known]
+            table.add_row(Text(row.name), f"{row.training_cost:.1f}×", f"{row.inference_cost:.1f}×", *shown)
     seeds = max((len(row.seeds) for row in rows), default=0)
     return Group(
         Text(title, style="bold"),

@@ -11,20 +11,16 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from flipguard.bench.average import averaged
 from flipguard.bench.cost import fresh
-from flipguard.bench.graph import Node, waves
+from flipguard.bench.node import Node, waves
+from flipguard.bench.shop import LOGITS, RECORD, Shop
 from flipguard.checkpoints import load_checkpoint, load_weights, save_checkpoint
-from flipguard.data import Augmentation, Batches, DataSet
-from flipguard.ensembles import (
-    CachedReference,
-    NetworkReference,
-    average_weights,
-    extract_logits,
-    recompute_statistics,
-)
+from flipguard.data import Batches
+from flipguard.ensembles import average_weights, recompute_statistics
 from flipguard.files import whole_file
 from flipguard.releases import material
-from flipguard.releases.folder import read_json, write_json
+from flipguard.releases.folder import write_json
 from flipguard.training import begin_network, predict_logits
 from flipguard.training.engines import for_one
 from flipguard.training.loop import Run
@@ -33,42 +29,9 @@ from flipguard.training.processes import Processes
 from flipguard.training.state import Epoch
 from flipguard.training.waves import in_waves
 
-RECORD, STATE, LOGITS = "record.json", "state.safetensors", "logits.npz"
+STATE = "state.safetensors"
 OnNetwork = Callable[[Node, float], None]
 """Called with a network that is done and the seconds it took, or its share of what was trained beside it."""
-
-
-@dataclass(frozen=True)
-class Shop:
-    """What all networks of a bench have in common; each has a folder of its own in `folder`."""
-
-    data: DataSet
-    augmentation: Augmentation | None
-    folder: Path
-    device: str
-
-    def home(self, node: Node) -> Path:
-        return self.folder / node.folder
-
-    def is_done(self, node: Node) -> bool:
-        return (self.home(node) / RECORD).exists()
-
-    def record(self, node: Node) -> dict[str, Any]:
-        """How long the training took, and on what."""
-        return read_json(self.home(node) / RECORD)
-
-    def network(self, node: Node, place: int) -> nn.Module:
-        """A piece as it was kept, on the device."""
-        path = self.home(node) / f"{place}.safetensors"
-        tensors, _ = load_checkpoint(path)
-        network = fresh(node, len(self.data.classes))[place]
-        return load_weights(network, tensors, path).eval().to(self.device)
-
-    def logits(self, node: Node, place: int, part: str) -> npt.NDArray[np.float32]:
-        """What a piece says of a part of the data, in its order."""
-        with np.load(self.home(node) / LOGITS, allow_pickle=False) as kept:
-            found: npt.NDArray[np.float32] = kept[f"{place}.{part}"]
-        return found
 
 
 def train_all(
@@ -110,10 +73,13 @@ def _do(shop: Shop, node: Node, *, say: Callable[[Any], None]) -> float:
 
 def _train(shop: Shop, node: Node) -> float:
     began = time.perf_counter()
+    if node.average is not None:
+        network = averaged(shop, node)
+        return _keep(shop, node, [network], time.perf_counter() - began)
     run = _begin(shop, node)
     for _ in run.updates():
         pass
-    return _keep(shop, node, run, time.perf_counter() - began)
+    return _keep(shop, node, _pieces(shop, node, run), time.perf_counter() - began)
 
 
 def _begin(shop: Shop, node: Node) -> Run:
@@ -121,27 +87,18 @@ def _begin(shop: Shop, node: Node) -> Run:
     home.mkdir(parents=True, exist_ok=True)
     return begin_network(
         node.model,
-        shop.data,
+        shop.set_of(node),
         node.method,
         node.recipe,
         seeds=node.seeds,
-        references={need: _reference(shop, node, need) for need in node.references},
-        augmentation=shop.augmentation,
+        references={need: shop.reference(node, need) for need in node.references},
+        augmentation=shop.augmentation_of(node),
         device=shop.device,
         checkpoint=home / STATE,
         checkpoint_every=node.train.checkpoint_every,
         engine=for_one(node.train.engine),
         on_epoch=_Snapshots(home, node) if node.plan.keeps in ("snapshots", "average") else None,
     )
-
-
-def _reference(shop: Shop, node: Node, need: str) -> Any:
-    networks = [shop.network(piece.node, piece.place) for piece in node.references[need]]
-    reference = NetworkReference(need, networks).to(shop.device)
-    if not node.plan.offline:
-        return reference
-    rows = Batches(shop.data.train, 1024, normalisation=shop.data.normalisation, device=shop.device)
-    return CachedReference(need, extract_logits(reference, rows))
 
 
 @dataclass(frozen=True)
@@ -183,18 +140,20 @@ def _pieces(shop: Shop, node: Node, run: Run) -> list[nn.Module]:
         return [released]
     if node.plan.keeps == "members":
         return list(run.student.networks)
-    networks = _Snapshots(shop.home(node), node).networks(len(shop.data.classes))
+    networks = _Snapshots(shop.home(node), node).networks(len(shop.set_of(node).classes))
     if node.plan.keeps == "snapshots":
         return networks
-    rows = Batches(shop.data.train, node.recipe.batch_size, normalisation=shop.data.normalisation, device=shop.device)
+    own = shop.set_of(node)
+    rows = Batches(own.train, node.recipe.batch_size, normalisation=own.normalisation, device=shop.device)
     return [recompute_statistics(average_weights(networks).to(shop.device), rows)]
 
 
-def _keep(shop: Shop, node: Node, run: Run, seconds: float) -> float:
+def _keep(shop: Shop, node: Node, pieces: list[nn.Module], seconds: float) -> float:
     """Weights, what they say of the parts that were held out, and last the record."""
     home = shop.home(node)
+    home.mkdir(parents=True, exist_ok=True)
     said: dict[str, npt.NDArray[np.float32]] = {}
-    for place, network in enumerate(_pieces(shop, node, run)):
+    for place, network in enumerate(pieces):
         save_checkpoint(home / f"{place}.safetensors", network.state_dict(), {"network": node.label, "key": node.key})
         for part in material.held_out(shop.data):
             said[f"{place}.{part}"] = predict_logits(network, shop.data, part, device=shop.device)
@@ -214,6 +173,10 @@ def hardware(device: str) -> str:
 
 
 def _on_one_device(shop: Shop, nodes: list[Node], on_network: OnNetwork) -> None:
-    for wave, seconds in in_waves(nodes, lambda node: _begin(shop, node), shop.device):
+    for node in nodes:
+        if node.average is not None:
+            on_network(node, _train(shop, node))
+    trained = [node for node in nodes if node.average is None]
+    for wave, seconds in in_waves(trained, lambda node: _begin(shop, node), shop.device):
         for node, run in wave:
-            on_network(node, _keep(shop, node, run, seconds / len(wave)))
+            on_network(node, _keep(shop, node, _pieces(shop, node, run), seconds / len(wave)))

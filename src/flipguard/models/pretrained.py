@@ -109,8 +109,10 @@ def pretrained_folder(name: str) -> Path:
 
 
 def _folder_of(package: str) -> Path | None:
+    """Also of a package that was only unpacked into a folder on PYTHONPATH, with or without its code."""
     found = find_spec(package)
-    return Path(found.origin).parent if found is not None and found.origin is not None else None
+    places = None if found is None else found.submodule_search_locations
+    return Path(next(iter(places))) if places else None
 
 
 def _package(name: str) -> Any:

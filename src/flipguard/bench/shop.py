@@ -1,0 +1,78 @@
+"""What all networks of a bench have in common: data, a device, and a folder in which each has one of its own."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch import nn
+
+from flipguard.bench.cost import fresh
+from flipguard.bench.node import Node
+from flipguard.checkpoints import load_checkpoint, load_weights
+from flipguard.data import Augmentation, Batches, DataSet, class_places
+from flipguard.ensembles import CachedReference, NetworkReference, extract_logits
+from flipguard.releases.folder import read_json
+
+RECORD, LOGITS = "record.json", "logits.npz"
+
+
+@dataclass(frozen=True)
+class Shop:
+    """`sets` are the parts of the data that networks are trained on, by name; the empty name has all of it."""
+
+    sets: Mapping[str, DataSet]
+    augmentation: Augmentation | None
+    folder: Path
+    device: str
+
+    @property
+    def data(self) -> DataSet:
+        return self.sets[""]
+
+    def set_of(self, node: Node) -> DataSet:
+        """What a network is trained on."""
+        return self.sets[node.part]
+
+    def augmentation_of(self, node: Node) -> Augmentation | None:
+        return self.augmentation if node.plan.augment else None
+
+    def home(self, node: Node) -> Path:
+        return self.folder / node.folder
+
+    def is_done(self, node: Node) -> bool:
+        return (self.home(node) / RECORD).exists()
+
+    def record(self, node: Node) -> dict[str, Any]:
+        """How long the training took, and on what."""
+        return read_json(self.home(node) / RECORD)
+
+    def network(self, node: Node, place: int) -> nn.Module:
+        """A piece as it was kept, on the device."""
+        path = self.home(node) / f"{place}.safetensors"
+        tensors, _ = load_checkpoint(path)
+        network = fresh(node, len(self.set_of(node).classes))[place]
+        return load_weights(network, tensors, path).eval().to(self.device)
+
+    def networks(self, node: Node, need: str) -> list[nn.Module]:
+        """Those that a network is held to, or made of."""
+        return [self.network(piece.node, piece.place) for piece in node.references[need]]
+
+    def reference(self, node: Node, need: str) -> Any:
+        """What a network is held to: it may know fewer classes."""
+        own = self.set_of(node)
+        known = self.set_of(node.references[need][0].node).classes
+        places = class_places(known, own.classes)
+        reference = NetworkReference(need, self.networks(node, need), classes=places).to(self.device)
+        if not node.plan.offline:
+            return reference
+        rows = Batches(own.train, 1024, normalisation=own.normalisation, device=self.device)
+        return CachedReference(need, extract_logits(reference, rows), classes=places)
+
+    def logits(self, node: Node, place: int, part: str) -> npt.NDArray[np.float32]:
+        """What a piece says of a part of the data, in its order."""
+        with np.load(self.home(node) / LOGITS, allow_pickle=False) as kept:
+            found: npt.NDArray[np.float32] = kept[f"{place}.{part}"]
+        return found

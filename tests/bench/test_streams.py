@@ -1,0 +1,147 @@
+"""Randomness that networks have in common, and averages of weights, which need a common start."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+from small_bench import parsed
+
+from flipguard.bench.evaluate import pairs_of
+from flipguard.bench.graph import Graph
+from flipguard.bench.node import Node
+from flipguard.bench.run import Bench
+from flipguard.bench.tables import read_rows
+from flipguard.checkpoints import load_checkpoint
+from flipguard.releases import material
+from flipguard.training.network import new_student
+from flipguard.types import InputError
+
+STREAMS = ["initialisation", "order", "augment"]
+NETWORKS: dict[str, Any] = {
+    "free": {},
+    "start": {"held": ["initialisation"]},
+    "all": {"held": STREAMS},
+    "bare": {"held": STREAMS, "augment": False},
+    "tuned": {"copies": 3, "shared": ["initialisation"]},
+    "soup": {"method": "soup", "references": {"ensemble": "tuned"}},
+    "between": {
+        "method": {"name": "weight_interpolation", "alpha": 0.25},
+        "references": {"old": "tuned.0", "new": "tuned.1"},
+    },
+    "chosen": {
+        "method": {"name": "weight_interpolation", "alpha": "validation"},
+        "references": {"old": "tuned.0", "new": "tuned.1"},
+    },
+    "held_to_soup": {"method": "elodi", "references": {"ensemble": "soup"}},
+}
+ROWS: dict[str, Any] = {
+    **{name: name for name in ("free", "start", "all", "bare", "soup", "held_to_soup")},
+    "between": {"old": "tuned.0", "new": "between"},
+    "chosen": {"old": "tuned.0", "new": "chosen"},
+}
+SAME: dict[str, Any] = {
+    "networks": NETWORKS,
+    "rows": ROWS,
+    "old": {"name": "mlp", "hidden": [7]},
+    "data": {
+        "name": "digits",
+        "test_size": 0.5,
+        "validation": 53,
+        "per_class": 11,
+        "augment": {"crop_padding": 1, "flip": False},
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def retrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("streams")
+    Bench(parsed(**SAME), folder).run(processes=1)
+    return folder
+
+
+def node(name: str, side: str = "new", seed: int = 3, copy: int = 0) -> Node:
+    spec = parsed(**SAME)
+    found = Graph(spec, material.load(spec.data))
+    place = {"old": 0, "new": 1}[side]
+    pair = pairs_of(found, "soup" if name == "tuned" else name, seed)[0]
+    if name == "tuned":
+        return (pair.old, pair.new)[place][0].node.references["ensemble"][copy].node
+    return (pair.old, pair.new)[place][0].node
+
+
+def weights(folder: Path, one: Node) -> dict[str, torch.Tensor]:
+    return load_checkpoint(folder / "networks" / one.folder / "0.safetensors")[0]
+
+
+def started(one: Node) -> torch.Tensor:
+    student: Any = new_student(one.model, 10, one.method, one.recipe, one.seeds)
+    return torch.cat([p.flatten() for p in student.release().parameters()])
+
+
+def test_a_stream_that_is_held_is_the_same_for_every_seed() -> None:
+    free, start, everything = ([node(name, seed=seed) for seed in (3, 8)] for name in ("free", "start", "all"))
+    assert not torch.equal(started(free[0]), started(free[1]))
+    assert torch.equal(started(start[0]), started(start[1]))
+    assert start[0].seeds.order != start[1].seeds.order
+    assert everything[0].seeds == everything[1].seeds
+    assert node("all", side="old").seeds == everything[0].seeds
+
+
+def test_a_stream_that_is_shared_is_another_for_another_seed() -> None:
+    copies = [node("tuned", copy=copy) for copy in range(3)]
+    assert len({one.seeds.initialisation for one in (*copies, node("tuned", side="old"))}) == 1
+    assert len({one.seeds.order for one in copies}) == 3
+    assert node("tuned", seed=8).seeds.initialisation != copies[0].seeds.initialisation
+
+
+def test_with_everything_held_two_runs_are_one(retrained: Path) -> None:
+    rows = {row.name: row.cells["run_churn"].mean for row in read_rows(retrained)}
+    assert rows["all"] == rows["bare"] == 0
+    assert min(rows["free"], rows["start"]) > 0
+    said = pq.read_table(retrained / "predictions.parquet")
+    # Without augmentation it is another training.
+    assert (said["all.3.0.new"].to_numpy() != said["bare.3.0.new"].to_numpy()).any()
+
+
+def test_averages_are_of_the_weights(retrained: Path) -> None:
+    members = [weights(retrained, node("tuned", copy=copy)) for copy in range(3)]
+    before = weights(retrained, node("tuned", side="old"))
+    soup, between = (weights(retrained, node(name)) for name in ("soup", "between"))
+    for name, tensor in soup.items():
+        torch.testing.assert_close(tensor, torch.stack([one[name] for one in members]).mean(0))
+        torch.testing.assert_close(between[name], 0.25 * before[name] + 0.75 * members[1][name])
+    chosen = weights(retrained, node("chosen"))
+    shares = [(chosen[n] - members[1][n]).norm() / (before[n] - members[1][n]).norm() for n in chosen]
+    # One of the ten shares that are tried, and the same for every tensor.
+    assert all(float(share) == pytest.approx(round(float(shares[0]), 1), abs=1e-3) for share in shares)
+
+
+def test_an_average_costs_what_it_is_made_of(retrained: Path) -> None:
+    costs = {row.name: row.training_cost for row in read_rows(retrained)}
+    assert costs["soup"] == pytest.approx(3)
+    assert costs["between"] == pytest.approx(1)
+    assert costs["held_to_soup"] > 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"new": {"name": "mlp", "hidden": [9]}}, "only networks of one architecture can be averaged"),
+        (
+            {"networks": {**NETWORKS, "soup": {**NETWORKS["soup"], "copies": 2}}},
+            "networks.soup.copies has no meaning: soup averages weights",
+        ),
+        (
+            {"data": {"name": "digits", "per_class": 11}},
+            "networks.chosen: weight_interpolation chooses alpha on the validation part, and the data has none",
+        ),
+        ({"networks": {**NETWORKS, "free": {"held": ["weights"]}}}, "networks.free.held"),
+    ],
+)
+def test_what_cannot_work_is_said(changes: Any, said: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError) as error:
+        Bench(parsed(**{**SAME, **changes}), tmp_path).run(processes=1)
+    assert said in str(error.value)
