@@ -44,6 +44,7 @@ def trained(
         checkpoint=task.home / STATE,
         checkpoint_every=version.train.checkpoint_every,
         choose_epoch=version.train.choose_epoch,
+        sharded=version.train.sharded,
         on_epoch=Watcher(task),
     )
 
