@@ -52,7 +52,7 @@ class Cluster:
     def __init__(self, port: int) -> None:
         # Ray's sockets lie in there, and their names may have only 107 characters.
         self.folder = tempfile.mkdtemp(prefix="ray", dir="/tmp")
-        self.address = f"127.0.0.1:{port}"
+        self.address, self.client = f"127.0.0.1:{port}", f"ray://127.0.0.1:{port + 1}"
         self.nodes: list[psutil.Popen] = []
         try:
             self._begin(port)
@@ -61,7 +61,8 @@ class Cluster:
             raise
 
     def _begin(self, port: int) -> None:
-        self.start("--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={self.folder}")
+        head = [f"--port={port}", f"--ray-client-server-port={port + 1}", f"--temp-dir={self.folder}"]
+        self.start("--head", "--include-dashboard=false", *head)
         self.start(f"--address={self.address}", "--node-ip-address=127.0.0.2")
 
     def start(self, *options: str) -> None:
@@ -201,9 +202,9 @@ def test_a_node_that_is_killed_in_the_middle_of_a_member(
     assert_same_networks(alone, tmp_path / "run")
 
 
-def kill_worker(cluster: Cluster, task: str) -> int:
-    """The workers of the first node that are at a task; Ray calls a process by what it does."""
-    found = [process for process in living(cluster, 0) if process.cmdline()[0].startswith(f"ray::{task}")]
+def kill_worker(cluster: Cluster, task: str, node: int = 0) -> int:
+    """The workers of a node that are at a task; Ray calls a process by what it does."""
+    found = [process for process in living(cluster, node) if process.cmdline()[0].startswith(f"ray::{task}")]
     for process in found:
         process.kill()
     return len(found)
@@ -234,6 +235,32 @@ def test_a_driver_that_dies_and_machines_that_share_no_disk(
     # What is finished is found, and needs no cluster.
     cluster.stop()
     found = command(*arguments)
+    out, errors = found.communicate(timeout=120)
+    assert found.returncode == 0, (out, errors)
+    assert out.startswith("finished: run")
+
+
+def test_a_client_from_outside_of_the_cluster(
+    cluster: Cluster, command: Callable[..., "subprocess.Popen[str]"], alone: Path, tmp_path: Path
+) -> None:
+    """`--on ray://…`: the command is no part of the cluster, and a worker that dies is replaced all the same."""
+    run = command("--on", cluster.client, "--out", "run")
+    for _ in until("both members are begun"):
+        assert run.poll() is None, run.communicate()
+        if len(steps(tmp_path / "run")) == 2:
+            break
+    # The command itself holds no port of the cluster but the client's.
+    ports = {one.raddr.port for one in psutil.Process(run.pid).net_connections() if one.raddr}
+    assert ports == {int(cluster.client.rpartition(":")[2])}
+    killed = sum(kill_worker(cluster, f"{tmp_path}/run/members", node) for node in (0, 1))
+    out, errors = run.communicate(timeout=300)
+    assert run.returncode == 0, (out, errors)
+    assert len(re.findall(r"note: member [0-9a-f]{12}: its worker died; it goes on elsewhere", out)) == killed == 2
+    assert "v1: 2 of 2 members" in out
+    assert "v1: epoch 40 of 40" in out
+    assert_same_networks(alone, tmp_path / "run")
+    # A client that leaves is not missed: the same command finds the run.
+    found = command("--on", cluster.client, "--out", "run")
     out, errors = found.communicate(timeout=120)
     assert found.returncode == 0, (out, errors)
     assert out.startswith("finished: run")
