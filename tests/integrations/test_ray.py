@@ -43,7 +43,7 @@ SPEC: dict[str, Any] = {
     "train": {"epochs": 40, "batch_size": 16, "learning_rate": 0.02, "device": "cpu", "checkpoint_every": 7},
 }
 RAY = [sys.executable, "-m", "ray.scripts.scripts"]
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
+SETTINGS = {"OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
 
 
 class Cluster:
@@ -69,7 +69,8 @@ class Cluster:
         few = ["--num-cpus=1", "--object-store-memory=100000000"]
         command = [*RAY, "start", "--block", *few, *options]
         with Path(self.folder, f"node{len(self.nodes)}.log").open("w") as log:
-            self.nodes.append(psutil.Popen(command, env=ENVIRONMENT, stdout=log, stderr=subprocess.STDOUT))
+            environment = {**os.environ, **SETTINGS}
+            self.nodes.append(psutil.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT))
         for _ in until("a node is up", seconds=90):
             if any("raylet" in process.name() for process in self.processes(-1)):
                 break
@@ -133,7 +134,8 @@ def command(tmp_path: Path) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
     def begin(*more: str) -> "subprocess.Popen[str]":
         start = [sys.executable, "-m", "flipguard", "train", "spec.yaml", *more]
         pipe = subprocess.PIPE
-        begun.append(subprocess.Popen(start, cwd=tmp_path, env=ENVIRONMENT, text=True, stdout=pipe, stderr=pipe))
+        environment = {**os.environ, **SETTINGS}
+        begun.append(subprocess.Popen(start, cwd=tmp_path, env=environment, text=True, stdout=pipe, stderr=pipe))
         return begun[-1]
 
     yield begin
@@ -210,16 +212,29 @@ def kill_worker(cluster: Cluster, task: str, node: int = 0) -> int:
     return len(found)
 
 
+@pytest.fixture(params=["file", "s3"])
+def kept(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Path]:
+    """Where artifacts are kept, and the folder in which they lie: on this disk, or behind a real S3 server."""
+    if request.param == "file":
+        return f"file://{tmp_path}/kept", tmp_path / "kept"
+    store = request.getfixturevalue("object_store")
+    return store.url, store.folder
+
+
 def test_a_driver_that_dies_and_machines_that_share_no_disk(
-    cluster: Cluster, command: Callable[..., "subprocess.Popen[str]"], alone: Path, tmp_path: Path
+    kept: tuple[str, Path],
+    cluster: Cluster,
+    command: Callable[..., "subprocess.Popen[str]"],
+    alone: Path,
+    tmp_path: Path,
 ) -> None:
-    storage = f"file://{tmp_path}/kept"
+    storage, folder = kept
     arguments = (f"artifacts={storage}", "seed=[0]", "--on", cluster.address, "--out", "run")
     run = command(*arguments)
-    kept = tmp_path / "kept" / "members"
     for _ in until("both members are kept in the middle"):
         assert run.poll() is None, run.communicate()
-        states = [home.name for home in kept.glob("*") if STATE in Storage(f"file://{home}").index()[1]]
+        homes = [f"{storage}/members/{home.name}" for home in (folder / "members").glob("*")]
+        states = [home for home in homes if STATE in Storage(home).index()[1]]
         if len(states) == 2:
             break
     run.kill()
@@ -355,7 +370,7 @@ def test_what_happens_to_pieces(tmp_path: Path) -> None:
     (tmp_path / "pieces.py").write_text(POOL)
     command = [sys.executable, "pieces.py", str(tmp_path / "died")]
     done = subprocess.run(
-        command, cwd=tmp_path, env=ENVIRONMENT, text=True, capture_output=True, timeout=240, check=False
+        command, cwd=tmp_path, env={**os.environ, **SETTINGS}, text=True, capture_output=True, timeout=240, check=False
     )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()

@@ -117,8 +117,10 @@ class Run:
         self.team.check_batch(job.recipe.batch_size, job.recipe.accumulate)
         device = self.team.device(job.device)
         self.device = torch.device(device)
-        self.pieces = self._cut(student, job) if self.team.sharded else None
-        if self.pieces is None:
+        self.pieces: Sharded | None = None
+        if self.team.sharded:
+            self.pieces = Sharded(student, self.device, self.team.world, next(iter(job.batches(0, 0))).x)
+        else:
             student.to(device)
             if job.recipe.channels_last:
                 student.to(memory_format=torch.channels_last)
@@ -133,12 +135,6 @@ class Run:
         self.watch = Watch(self.team, job.checkpoint)
         self.captured: CapturedStep | None = None
         self.saved = time.perf_counter()
-
-    def _cut(self, student: nn.Module, job: Job) -> Sharded:
-        """The student in pieces: a few rows of the first batch show how it is called."""
-        rows, here = next(iter(job.batches(0, 0))).x, next(student.parameters()).device
-        few = {name: v[:2].to(here) for name, v in rows.items()} if isinstance(rows, dict) else rows[:2].to(here)
-        return Sharded(student, self.device, self.team.world, few)
 
     def updates(self) -> Iterator[None]:
         """Yields after each update, from where the checkpoint stands to the last."""

@@ -12,9 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
 
 from flipguard.types import InputError, Output
 
@@ -57,12 +54,16 @@ def _resharded() -> bool:
 class Sharded:
     """A student in pieces, as it is called in a step; everything else is asked of the student itself.
 
-    `rows` are a few inputs, by which the modules are found that can be units: those that each pass calls. BatchNorm's
+    `x` are a batch's inputs, by which the modules are found that can be units: those that each pass calls. BatchNorm's
     statistics are the first process's, as with data parallel training: the others' go their own way in training, where
     nobody looks at them, and are replaced before an evaluation.
     """
 
-    def __init__(self, student: nn.Module, device: torch.device, world: int, rows: Any) -> None:
+    def __init__(self, student: nn.Module, device: torch.device, world: int, x: Any) -> None:
+        # Loaded only here: they take as long as half of torch.
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
         self._student = student
         for name, parameter in student.named_parameters():
             if parameter.ndim == 0:
@@ -72,7 +73,7 @@ class Sharded:
         self._empty = _without_weights(student)
         mesh = init_device_mesh(device.type, (world,))
         # From the inside out, each moved to the device by itself: no process ever has all of it there.
-        for unit in units(student, rows):
+        for unit in units(student, _few(x, next(student.parameters()).device)):
             unit.register_forward_hook(_no_views)
             fully_shard(unit, mesh=mesh, reshard_after_forward=_resharded())
         self._passes = fully_shard(_Passes(student), mesh=mesh)
@@ -151,18 +152,30 @@ def gathered(tensors: Mapping[str, Tensor], *, keep: bool) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     # In one order in every process: that of an optimiser's loaded state is not.
     for name, value in sorted(tensors.items()):
-        whole = value.full_tensor() if isinstance(value, DTensor) else value
+        whole = value.full_tensor().cpu() if _is_cut(value) else value
         if keep:
-            found[name] = whole.cpu() if isinstance(value, DTensor) else value
+            found[name] = whole
     return found
 
 
 def cut_as(like: Tensor, value: Tensor) -> Tensor:
     """This process's piece of a whole value, where `like` is in pieces of the same shape; else the value itself."""
-    if not isinstance(like, DTensor) or like.shape != value.shape:
+    if not _is_cut(like) or like.shape != value.shape:
         return value
+    from torch.distributed.tensor import distribute_tensor
+
     # Every process has read the same file: nothing needs to travel.
-    return distribute_tensor(value.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
+    piece: Tensor = distribute_tensor(value.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
+    return piece
+
+
+def _is_cut(value: Tensor) -> bool:
+    """Whether a tensor is a DTensor, of which this process has a piece."""
+    return hasattr(value, "full_tensor")
+
+
+def _few(x: Any, device: torch.device) -> Any:
+    return {name: value[:2].to(device) for name, value in x.items()} if isinstance(x, dict) else x[:2].to(device)
 
 
 def _without_weights(student: nn.Module) -> nn.Module:
