@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: demo update test adapters integrations libraries kernels ray site docs package audit check format bench clean
+.PHONY: demo update test adapters integrations libraries kernels ray storage site docs package audit check format bench clean
 
 $(VENV)/base: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -133,6 +133,16 @@ ray: $(RAY)/ready  ## members and seeds on a real Ray cluster of two nodes, one 
 	$(RAY)/bin/python -c "import ray"
 	$(RAY)/bin/python -m pytest tests/integrations/test_ray.py
 
+STORAGE := .venv-storage
+$(STORAGE)/ready: $(VENV)/test
+	$(call layer,$(STORAGE))
+	$(call LAYER_PIP,$(STORAGE)) --group storage
+	touch $@
+
+storage: $(STORAGE)/ready  ## artifacts on a real S3 server (rclone's): killed, cut off, damaged
+	$(STORAGE)/bin/python -c "import s3fs"
+	OMP_NUM_THREADS=1 $(STORAGE)/bin/python -m pytest tests/training/test_kept.py tests/releases/test_object_store.py
+
 check: $(VENV)/check  ## format, lint, types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -146,4 +156,4 @@ bench: $(VENV)/test  ## both sides in one run, prints ratios
 	$(BIN)/python benchmarks/compare.py
 
 clean:
-	rm -rf $(VENV) $(ADAPTERS) $(OWN) $(KERNELS) $(RAY) $(DOCS) $(AUDIT) demo dist build
+	rm -rf $(VENV) $(ADAPTERS) $(OWN) $(KERNELS) $(RAY) $(STORAGE) $(DOCS) $(AUDIT) demo dist build

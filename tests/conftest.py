@@ -5,9 +5,18 @@ that does not load. Importing it fails only because two operators, which no clas
 are declared here, before the first import, and stay without an implementation.
 """
 
+import sys
+from collections.abc import Iterator
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from object_store import RCLONE, ObjectStore
 
 _declared: list[Any] = []
 
@@ -31,3 +40,20 @@ def _declare_operators() -> None:
 
 
 _declare_operators()
+
+
+@pytest.fixture
+def object_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
+    """A running S3 server that this process's clients find."""
+    if RCLONE is None or find_spec("s3fs") is None:
+        pytest.skip("s3fs and rclone are not installed here: `make storage` has an environment with them")
+    store = ObjectStore(tmp_path / "store")
+    for name, value in store.environment.items():
+        monkeypatch.setenv(name, value)
+    store.start()
+    # A client is kept for as long as the process lives, with the address that it was made for.
+    import_module("s3fs").S3FileSystem.clear_instance_cache()
+    try:
+        yield store
+    finally:
+        store.stop()

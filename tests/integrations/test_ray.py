@@ -43,7 +43,7 @@ SPEC: dict[str, Any] = {
     "train": {"epochs": 40, "batch_size": 16, "learning_rate": 0.02, "device": "cpu", "checkpoint_every": 7},
 }
 RAY = [sys.executable, "-m", "ray.scripts.scripts"]
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
+SETTINGS = {"OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
 
 
 class Cluster:
@@ -52,7 +52,7 @@ class Cluster:
     def __init__(self, port: int) -> None:
         # Ray's sockets lie in there, and their names may have only 107 characters.
         self.folder = tempfile.mkdtemp(prefix="ray", dir="/tmp")
-        self.address = f"127.0.0.1:{port}"
+        self.address, self.client = f"127.0.0.1:{port}", f"ray://127.0.0.1:{port + 1}"
         self.nodes: list[psutil.Popen] = []
         try:
             self._begin(port)
@@ -61,14 +61,16 @@ class Cluster:
             raise
 
     def _begin(self, port: int) -> None:
-        self.start("--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={self.folder}")
+        head = [f"--port={port}", f"--ray-client-server-port={port + 1}", f"--temp-dir={self.folder}"]
+        self.start("--head", "--include-dashboard=false", *head)
         self.start(f"--address={self.address}", "--node-ip-address=127.0.0.2")
 
     def start(self, *options: str) -> None:
         few = ["--num-cpus=1", "--object-store-memory=100000000"]
         command = [*RAY, "start", "--block", *few, *options]
         with Path(self.folder, f"node{len(self.nodes)}.log").open("w") as log:
-            self.nodes.append(psutil.Popen(command, env=ENVIRONMENT, stdout=log, stderr=subprocess.STDOUT))
+            environment = {**os.environ, **SETTINGS}
+            self.nodes.append(psutil.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT))
         for _ in until("a node is up", seconds=90):
             if any("raylet" in process.name() for process in self.processes(-1)):
                 break
@@ -132,7 +134,8 @@ def command(tmp_path: Path) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
     def begin(*more: str) -> "subprocess.Popen[str]":
         start = [sys.executable, "-m", "flipguard", "train", "spec.yaml", *more]
         pipe = subprocess.PIPE
-        begun.append(subprocess.Popen(start, cwd=tmp_path, env=ENVIRONMENT, text=True, stdout=pipe, stderr=pipe))
+        environment = {**os.environ, **SETTINGS}
+        begun.append(subprocess.Popen(start, cwd=tmp_path, env=environment, text=True, stdout=pipe, stderr=pipe))
         return begun[-1]
 
     yield begin
@@ -201,24 +204,37 @@ def test_a_node_that_is_killed_in_the_middle_of_a_member(
     assert_same_networks(alone, tmp_path / "run")
 
 
-def kill_worker(cluster: Cluster, task: str) -> int:
-    """The workers of the first node that are at a task; Ray calls a process by what it does."""
-    found = [process for process in living(cluster, 0) if process.cmdline()[0].startswith(f"ray::{task}")]
+def kill_worker(cluster: Cluster, task: str, node: int = 0) -> int:
+    """The workers of a node that are at a task; Ray calls a process by what it does."""
+    found = [process for process in living(cluster, node) if process.cmdline()[0].startswith(f"ray::{task}")]
     for process in found:
         process.kill()
     return len(found)
 
 
+@pytest.fixture(params=["file", "s3"])
+def kept(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Path]:
+    """Where artifacts are kept, and the folder in which they lie: on this disk, or behind a real S3 server."""
+    if request.param == "file":
+        return f"file://{tmp_path}/kept", tmp_path / "kept"
+    store = request.getfixturevalue("object_store")
+    return store.url, store.folder
+
+
 def test_a_driver_that_dies_and_machines_that_share_no_disk(
-    cluster: Cluster, command: Callable[..., "subprocess.Popen[str]"], alone: Path, tmp_path: Path
+    kept: tuple[str, Path],
+    cluster: Cluster,
+    command: Callable[..., "subprocess.Popen[str]"],
+    alone: Path,
+    tmp_path: Path,
 ) -> None:
-    storage = f"file://{tmp_path}/kept"
+    storage, folder = kept
     arguments = (f"artifacts={storage}", "seed=[0]", "--on", cluster.address, "--out", "run")
     run = command(*arguments)
-    kept = tmp_path / "kept" / "members"
     for _ in until("both members are kept in the middle"):
         assert run.poll() is None, run.communicate()
-        states = [home.name for home in kept.glob("*") if STATE in Storage(f"file://{home}").index()[1]]
+        homes = [f"{storage}/members/{home.name}" for home in (folder / "members").glob("*")]
+        states = [home for home in homes if STATE in Storage(home).index()[1]]
         if len(states) == 2:
             break
     run.kill()
@@ -235,6 +251,32 @@ def test_a_driver_that_dies_and_machines_that_share_no_disk(
     cluster.stop()
     found = command(*arguments)
     out, errors = found.communicate(timeout=300)
+    assert found.returncode == 0, (out, errors)
+    assert out.startswith("finished: run")
+
+
+def test_a_client_from_outside_of_the_cluster(
+    cluster: Cluster, command: Callable[..., "subprocess.Popen[str]"], alone: Path, tmp_path: Path
+) -> None:
+    """`--on ray://…`: the command is no part of the cluster, and a worker that dies is replaced all the same."""
+    run = command("--on", cluster.client, "--out", "run")
+    for _ in until("both members are begun"):
+        assert run.poll() is None, run.communicate()
+        if len(steps(tmp_path / "run")) == 2:
+            break
+    # The command itself holds no port of the cluster but the client's.
+    ports = {one.raddr.port for one in psutil.Process(run.pid).net_connections() if one.raddr}
+    assert ports == {int(cluster.client.rpartition(":")[2])}
+    killed = sum(kill_worker(cluster, f"{tmp_path}/run/members", node) for node in (0, 1))
+    out, errors = run.communicate(timeout=300)
+    assert run.returncode == 0, (out, errors)
+    assert len(re.findall(r"note: member [0-9a-f]{12}: its worker died; it goes on elsewhere", out)) == killed == 2
+    assert "v1: 2 of 2 members" in out
+    assert "v1: epoch 40 of 40" in out
+    assert_same_networks(alone, tmp_path / "run")
+    # A client that leaves is not missed: the same command finds the run.
+    found = command("--on", cluster.client, "--out", "run")
+    out, errors = found.communicate(timeout=120)
     assert found.returncode == 0, (out, errors)
     assert out.startswith("finished: run")
 
@@ -328,7 +370,7 @@ def test_what_happens_to_pieces(tmp_path: Path) -> None:
     (tmp_path / "pieces.py").write_text(POOL)
     command = [sys.executable, "pieces.py", str(tmp_path / "died")]
     done = subprocess.run(
-        command, cwd=tmp_path, env=ENVIRONMENT, text=True, capture_output=True, timeout=300, check=False
+        command, cwd=tmp_path, env={**os.environ, **SETTINGS}, text=True, capture_output=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()

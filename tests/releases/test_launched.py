@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +37,14 @@ pytestmark = pytest.mark.slow
 VERSIONS = ("v0", "v1", "v2", "v3")
 
 
-def launched(folder: Path, out: str, *changes: str) -> "subprocess.CompletedProcess[str]":
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+
+
+def launched(
+    folder: Path, out: str, *changes: str, launcher: Sequence[str] = TORCHRUN
+) -> "subprocess.CompletedProcess[str]":
     """The command itself, in two processes by torchrun."""
     (folder / "spec.yaml").write_text(as_yaml(SPEC))
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     start = [sys.executable, *launcher, "-m", "flipguard", "train", "spec.yaml", *changes, "--out", out]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.run(start, env=environment, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
@@ -64,6 +69,24 @@ def test_two_processes_train_the_networks_of_one(version: str, runs: Path) -> No
     assert one.keys() == two.keys()
     for name, value in one.items():
         torch.testing.assert_close(two[name], value, rtol=0, atol=1e-5, msg=name)
+
+
+def test_an_accelerate_configuration_shards(runs: Path) -> None:
+    """By `accelerate launch --use_fsdp`: the same weights, whole; and the run that one process made is taken for it."""
+    launcher = ["-m", "accelerate.commands.launch", "--use_fsdp", "--fsdp_version=2", "--num_processes=2"]
+    launcher += ["--num_machines=1", "--mixed_precision=no", "--dynamo_backend=no", "--main_process_port=0"]
+    done = launched(runs, "sharded", launcher=launcher)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("done: sharded\n") == 1
+    for version in VERSIONS:
+        one, two = (
+            load_checkpoint(runs / out / f"versions/{version}/model.safetensors")[0] for out in ("one", "sharded")
+        )
+        assert one.keys() == two.keys()
+        for name, value in one.items():
+            torch.testing.assert_close(two[name], value, rtol=0, atol=1e-5, msg=name)
+    again = changed(SPEC, ["train.sharded=true"])
+    assert train(parse_training_spec(again), runs / "sharded").found
 
 
 def test_members_are_the_same_to_the_bit(runs: Path) -> None:
@@ -121,7 +144,7 @@ def test_what_cannot_be_shared_out_is_refused_before_anything_is_trained(tmp_pat
     [
         (["versions.2.method.ensemble.members=1"], {}, "spread: 1 members cannot be spread over 2 processes."),
         (["versions.2.method.perturbation=ods"], {}, "spread: a perturbation needs gradients through every member"),
-        ([], {"ACCELERATE_USE_FSDP": "true"}, r"sharding by FSDP is not supported \(ACCELERATE_USE_FSDP is set\)"),
+        ([], {"ACCELERATE_USE_DEEPSPEED": "true"}, r"DeepSpeed is not supported \(ACCELERATE_USE_DEEPSPEED is set\)"),
     ],
 )
 def test_what_cannot_be_done_together(

@@ -1,6 +1,7 @@
 """Folders on a storage: whole at every moment, found by another machine, damage named, one writer at a time."""
 
 import json
+import re
 import time
 import uuid
 from importlib.util import find_spec
@@ -14,13 +15,15 @@ from flipguard.training import ModelSpec, Recipe, Seeds, fit_members
 from flipguard.training.kept import kept_at, put_folder
 from flipguard.training.members import MEMBER, MemberPlan, member_piece
 from flipguard.training.pool import Here
-from flipguard.training.storage import Storage, _packed
+from flipguard.training.storage import Storage, _object_name, _packed, facts_of
 from flipguard.types import DamagedFile, InputError, MissingExtra
 
 
-@pytest.fixture(params=["file", "memory"])
+@pytest.fixture(params=["file", "memory", "s3"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Two real backends of fsspec: this machine's disk, and its memory."""
+    """Real backends of fsspec: this machine's disk, its memory, and where it is installed an S3 server."""
+    if request.param == "s3":
+        return f"{request.getfixturevalue('object_store').url}/run"
     return f"file://{tmp_path}/kept/run" if request.param == "file" else f"memory://{uuid.uuid4().hex}/run"
 
 
@@ -111,11 +114,13 @@ def test_a_damaged_file_is_named_and_not_fetched(tmp_path: Path) -> None:
         write(home / "model.json", "weights")
     (there,) = (tmp_path / "kept").glob("model.*.json")
     there.write_text("wdights")
-    with pytest.raises(DamagedFile, match=r"model\.[0-9a-f]{12}\.json is damaged: .* Remove file://.*/kept to"):
+    with pytest.raises(DamagedFile, match=r"kept/model\.[0-9a-f]{12}\.json is damaged: .* with --repair makes it"):
         Storage(url).fetch(tmp_path / "here")
     assert read(tmp_path / "here") == {}
     there.unlink()
-    with pytest.raises(DamagedFile, match="lacks a file that its index names"):
+    with pytest.raises(
+        DamagedFile, match=r"model\.[0-9a-f]{12}\.json is gone, though its index names it\. .* --repair"
+    ):
         Storage(url).fetch(tmp_path / "here")
 
 
@@ -132,6 +137,119 @@ def test_one_that_was_replaced_cannot_undo_the_other(url: str) -> None:
         both()
     with kept_at(url) as home:
         assert read(home) == {"state": "newer"}
+
+
+@pytest.mark.parametrize("call", ["pipe_file", "rm_file"])
+def test_an_answer_that_was_lost_is_no_other_process(
+    call: str, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The index was written, or the first of the files of before removed, and the storage's answer got lost."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    write(first / "state", "a")
+    write(second / "state", "b")
+    storage = Storage(url)
+    before = storage.commit({"state": facts_of(first / "state")}, {"state": first / "state"}, (0, {}))
+    real, lost = getattr(storage._fs, call), []
+
+    def cut_off(*arguments: object) -> None:
+        real(*arguments)
+        if not lost:
+            lost.append(call)
+            raise TimeoutError("no answer")
+
+    monkeypatch.setattr(storage._fs, call, cut_off)
+    then = {"state": facts_of(second / "state")}
+    if call == "pipe_file":
+        with pytest.raises(InputError, match="cannot be written: no answer"):
+            storage.commit(then, {"state": second / "state"}, before)
+    done = storage.commit(then, {"state": second / "state"}, before)
+    assert lost == [call]
+    assert storage.index() == (done[0], then)
+    last = storage.commit({"state": facts_of(first / "state")}, {"state": first / "state"}, done)
+    storage.fetch(tmp_path / "here")
+    assert read(tmp_path / "here") == {"state": "a"}
+    # Nothing is left of what was replaced.
+    assert len(storage._fs.find(storage._root)) == 2
+    assert last[0] == done[0] + 1
+
+
+def test_what_a_storage_does_not_take_is_taken_up_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The storage stays away to the end: the work stays here, and goes on from here when the storage is back."""
+    url = f"file://{tmp_path}/kept/run"
+    with kept_at(url) as home:
+        write(home / "state", "early")
+    monkeypatch.setattr("flipguard.training.kept.MIRROR_SECONDS", 1000.0)
+    monkeypatch.setattr("flipguard.training.kept.LAST_TRIES", (0.0,))
+    monkeypatch.setattr("flipguard.training.kept.tempfile.tempdir", str(tmp_path))
+
+    def work(text: str) -> None:
+        with kept_at(url) as home:
+            write(home / "state", text)
+            (tmp_path / "kept").rename(tmp_path / "away")
+            (tmp_path / "kept").write_text("in the way")
+
+    def cut_off(text: str) -> Path:
+        with pytest.raises(InputError, match=r"cannot be written: .* What it lacks lies in .*/flipguard-left-") as told:
+            work(text)
+        (tmp_path / "kept").unlink()
+        (tmp_path / "away").rename(tmp_path / "kept")
+        return Path(re.findall(r"lies in (\S+),", str(told.value))[0])
+
+    left = cut_off("late")
+    assert read(left / "home") == {"state": "late"}
+    assert Storage(url).index()[0] == 1
+    with kept_at(url) as home:
+        assert read(home) == {"state": "late"}
+    assert Storage(url).index()[0] == 2
+    assert not left.exists()
+    # Where another machine has gone on meanwhile, its work counts.
+    assert cut_off("later") == left
+    monkeypatch.setattr("flipguard.training.kept.tempfile.tempdir", None)
+    with kept_at(url) as home:
+        assert read(home) == {"state": "late"}
+        write(home / "state", "elsewhere")
+    monkeypatch.setattr("flipguard.training.kept.tempfile.tempdir", str(tmp_path))
+    with kept_at(url) as home:
+        assert read(home) == {"state": "elsewhere"}
+    assert not left.exists()
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_damage_is_repaired_and_the_rest_stays(marked: bool, url: str, tmp_path: Path) -> None:
+    with kept_at(url) as home:
+        for name in ("spec.yaml", "note.md", "model.json", "state.json"):
+            write(home / name, f"{name} as it was")
+    storage = Storage(url)
+    _, files = storage.index()
+    at = {name: storage._at(_object_name(name, facts["sha256"])) for name, facts in files.items()}
+    assert storage.repair({}, marked=marked) == []
+    for name in ("spec.yaml", "note.md"):
+        storage._fs.pipe_file(at[name], b"something else")
+    storage._fs.rm_file(at["model.json"])
+    lost = storage.repair({"spec.yaml": "a: 1"}, marked=marked)
+    assert lost == [f"{url}/{at[name].rsplit('/', 1)[-1]}" for name in ("model.json", "note.md", "spec.yaml")]
+    storage.fetch(tmp_path / "here")
+    expected = {"spec.yaml": "a: 1", "state.json": "state.json as it was"}
+    assert read(tmp_path / "here") == (expected | {"model.json": "damaged"} if marked else expected)
+    assert len(storage._fs.find(storage._root)) == len(read(tmp_path / "here")) + 1
+
+
+def test_an_index_with_a_flipped_bit_follows_from_the_files(url: str, tmp_path: Path) -> None:
+    kept = {"spec.yaml": "a: 1", "versions/new/model.json": "{}", "no_suffix": "x"}
+    with kept_at(url) as home:
+        for name, text in kept.items():
+            write(home / name, text)
+    storage = Storage(url)
+    number, files = storage.index()
+    there = storage._at(f"index.{number:06d}.json")
+    content = bytearray(storage._fs.cat_file(there))
+    content[len(content) // 2] ^= 1
+    storage._fs.pipe_file(there, bytes(content))
+    assert Storage(url).index() == (number, files)
+    with kept_at(url) as home:
+        assert read(home) == kept
+        write(home / "spec.yaml", "a: 2")
+    assert Storage(url).index()[0] == number + 1
 
 
 def test_an_index_cannot_write_elsewhere(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ METRICS, STATE, MODEL, CARD, PREDICTIONS, EARLIER = (
     "predictions",
     "earlier",
 )
-_FREE = {"folder", "device", "engine", "processes", "checkpoint_every", "resources", "spread", "workers"}
+_FREE = {"folder", "device", "engine", "processes", "checkpoint_every", "resources", "spread", "sharded", "workers"}
 """Keys that may change between two calls: where things are, and how the work is spread, decide no weights."""
 
 

@@ -46,6 +46,7 @@ def trained(
         checkpoint_every=version.train.checkpoint_every,
         choose_epoch=version.train.choose_epoch,
         engine=for_one(version.train.engine),
+        sharded=version.train.sharded,
         on_epoch=Watcher(task),
     )
 

@@ -37,7 +37,7 @@ def train_run(
             run.adopt(as_dict(wanted))
         for name, member in fetched.items():
             Storage(member).fetch(folder / name)
-        job = Job(wanted, run, Saying(say), loaded=dict(data), **settings)
+        job = Job(wanted, run, Saying(say, str(folder), place), loaded=dict(data), **settings)
         train_one(job, patience=PATIENCE_SECONDS)
 
 
@@ -55,10 +55,10 @@ def train_one_member(
 
 
 class Saying(Listener):
-    """Passes on what it hears as (method, arguments)."""
+    """Passes on what it hears as (method, arguments); notes speak of the place that a folder here stands for."""
 
-    def __init__(self, say: Callable[[Any], None]) -> None:
-        self._say = say
+    def __init__(self, say: Callable[[Any], None], folder: str, place: str) -> None:
+        self._say, self._folder, self._place = say, folder, place
 
     def version_begins(self, version: str, method: str, epochs: int) -> None:
         self._say(("version_begins", (version, method, epochs)))
@@ -73,7 +73,7 @@ class Saying(Listener):
         self._say(("version_ends", (version, found)))
 
     def note(self, text: str) -> None:
-        self._say(("note", (text,)))
+        self._say(("note", (text.replace(self._folder, self._place),)))
 
 
 def name_of(place: str) -> str:

@@ -165,6 +165,9 @@ class TrainPlan(Strict):
     channels_last: bool = False
     accumulate: Annotated[int, Field(description="parts of a batch, one after another, for less memory")] = 1
     checkpoint_activations: bool = False
+    sharded: Annotated[
+        bool, Field(description="under a launcher, each process holds its share of the weights, for less memory")
+    ] = False
     clip_norm: Annotated[float | None, Field(description="scale gradients down to at most this norm")] = None
     label_smoothing: Annotated[
         float | None, Field(description="given to the method, and to the members' cross-entropy")

@@ -16,7 +16,7 @@ from flipguard.releases.references import Task, references_of
 from flipguard.releases.release import Release
 from flipguard.releases.resolved import build, card_of
 from flipguard.training import ModelSpec
-from flipguard.training.distributed import Team, check_not_sharded
+from flipguard.training.distributed import Team, is_sharded
 from flipguard.training.distributed import place as team_place
 from flipguard.types import Batch, FlipguardError, InputError, Normalisation, Reference
 
@@ -72,7 +72,7 @@ def _check_team(task: Task, place: str) -> None:
         raise InputError(f"{place}.train: {error}") from error
     if world == 1:
         return
-    check_not_sharded()
+    is_sharded(asked=task.version.train.sharded)
     if task.ensemble.spread and task.ensemble.members < world:
         raise InputError(
             f"{place}.method.ensemble.spread: {task.ensemble.members} members cannot be spread over {world} processes."

@@ -1,13 +1,13 @@
 """A spec trained wherever a pool reaches: members and seeds are independent pieces of work, watched in one place."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from flipguard.data import DataSet
-from flipguard.releases.folder import STATE, RunFolder
+from flipguard.releases.folder import SPEC, STATE, RunFolder
 from flipguard.releases.listener import Listener
 from flipguard.releases.outcome import Outcome, conclude
 from flipguard.releases.pieces import name_of, train_one_member, train_run
@@ -16,6 +16,7 @@ from flipguard.releases.references import ensembles_of
 from flipguard.releases.repair import repairable
 from flipguard.releases.resolved import as_dict, card_of, data_of
 from flipguard.releases.run import Job, runs_of
+from flipguard.releases.yaml_text import as_yaml
 from flipguard.training.kept import put_folder
 from flipguard.training.members import MEMBER, clear_damaged_member, member_homes
 from flipguard.training.pool import Event, Piece, Pool, Resources
@@ -98,9 +99,15 @@ class _Spread:
                     with job.folder.held(LINGER_SECONDS):
                         continue
                 locks.enter_context(job.folder.held())
+                if job.repair:
+                    self._repair(self._place(job), {SPEC: as_yaml(as_dict(job.spec))}, marked=True)
                 self._bring(job)
                 self._found[number] = all(map(job.is_done, job.versions)) and not job.repair
             yield
+
+    def _repair(self, place: str, instead: Mapping[str, str], *, marked: bool) -> None:
+        for lost in Storage(place).repair(instead, marked=marked):
+            self._listener.note(f"{lost} is gone, or does not fit its checksum: it is made again.")
 
     def _bring(self, job: Job) -> None:
         """What is kept of a run into its folder; of a run that was begun in the folder, the other way."""
@@ -136,7 +143,8 @@ class _Spread:
             job.folder.adopt(as_dict(job.spec))
             own: dict[str, Piece] = {}
             for version in job.versions:
-                if version.method is not None and version.method.ensemble is not None and not job.is_done(version):
+                held = version.method is not None and version.method.ensemble is not None
+                if held and (job.repair or not job.is_done(version)):
                     own |= self._version_members(job, version)
             found |= own
             run = self._run_piece(job, frozenset(own))
@@ -174,6 +182,8 @@ class _Spread:
 
     def _is_there(self, place: str, *, repair: bool) -> bool:
         if is_address(place):
+            if repair:
+                self._repair(place, {}, marked=False)
             return MEMBER in Storage(place).index()[1]
         if repair:
             clear_damaged_member(Path(place))

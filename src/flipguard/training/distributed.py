@@ -13,15 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from flipguard.training.sharding import asked_by_launcher
 from flipguard.types import InputError, MissingExtra, Output
 
 _ALONE: ContextVar[bool] = ContextVar("alone", default=False)
 POLL_SECONDS = 0.05
-_SHARDED = {
-    "ACCELERATE_USE_FSDP": "sharding by FSDP",
-    "ACCELERATE_USE_DEEPSPEED": "DeepSpeed",
-    "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM",
-}
+_OTHERS = {"ACCELERATE_USE_DEEPSPEED": "DeepSpeed", "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM"}
 
 
 def place() -> tuple[int, int]:
@@ -56,15 +53,18 @@ def wait_for(path: Path) -> None:
         time.sleep(POLL_SECONDS)
 
 
-def check_not_sharded() -> None:
-    """A configuration that cuts a network into pieces is refused: a checkpoint here holds whole weights and optimiser
-    states, in each process the same, and on CPUs accelerate would pass such a configuration over in silence."""
-    for variable, what in _SHARDED.items():
+def is_sharded(*, asked: bool) -> bool:
+    """Whether a team's student is cut into pieces: when the run asks for it, or the launcher's configuration.
+
+    Other engines that such a configuration can name are refused: on CPUs accelerate would pass them over in silence.
+    """
+    for variable, what in _OTHERS.items():
         if os.environ.get(variable, "false").lower() in ("true", "1"):
             raise InputError(
-                f"{what} is not supported ({variable} is set): each process holds the whole student. For less memory "
-                "set train.precision: bf16, train.accumulate, train.checkpoint_activations, or method.ensemble.spread."
+                f"{what} is not supported ({variable} is set): a student is cut into pieces by train.sharded: true, or "
+                "by an accelerate configuration that uses FSDP."
             )
+    return asked_by_launcher() or asked
 
 
 @dataclass(frozen=True)
@@ -74,36 +74,47 @@ class Team:
     rank: int
     world: int
     accelerator: Any = None
+    sharded: bool = False
 
     @classmethod
-    def gather(cls, device: str) -> "Team":
+    def gather(cls, device: str, *, sharded: bool = False) -> "Team":
         """The team that the launcher's environment speaks of."""
         rank, world = place()
         if world == 1:
             return cls(0, 1)
-        check_not_sharded()
+        sharded = is_sharded(asked=sharded)
         try:
             accelerate = importlib.import_module("accelerate")
         except ImportError as error:
             raise MissingExtra(
                 "training in several processes needs accelerate: pip install 'flipguard[train]'"
             ) from error
-        return cls(rank, world, accelerate.Accelerator(cpu=torch.device(device).type == "cpu"))
+        cpu = torch.device(device).type == "cpu"
+        if sharded:
+            # Its processes and their device, without what an Accelerator would make of its own configuration.
+            return cls(rank, world, accelerate.PartialState(cpu=cpu), sharded)
+        return cls(rank, world, accelerate.Accelerator(cpu=cpu))
 
     def device(self, device: str) -> str:
         """Where this process works: under a launcher on a GPU of its own."""
         return device if self.accelerator is None else str(self.accelerator.device)
 
     def prepare(self, student: nn.Module, optimiser: Any) -> tuple[Any, Any]:
-        """The student as it is called in a step, and its optimiser: gradients are averaged over the team."""
-        if self.accelerator is None:
+        """The student as it is called in a step, and its optimiser: gradients are averaged over the team.
+
+        One in pieces averages them by itself.
+        """
+        if self.accelerator is None or self.sharded:
             return student, optimiser
         parallel, prepared = self.accelerator.prepare(student, optimiser)
         return _Parallel(student, parallel), prepared
 
     def summing_later(self, student: Any) -> AbstractContextManager[Any]:
-        """Within, gradients are not yet averaged over the team: a batch's parts travel once, with the last of them."""
-        if self.accelerator is None:
+        """Within, gradients are not yet averaged over the team: a batch's parts travel once, with the last of them.
+
+        In pieces they travel with each part, as whole gradients are what no process is to hold.
+        """
+        if self.accelerator is None or self.sharded:
             return nullcontext()
         context: AbstractContextManager[Any] = self.accelerator.no_sync(student.parallel)
         return context
@@ -117,16 +128,20 @@ class Team:
 
     def total(self, value: Tensor) -> Tensor:
         """The sum over the team."""
-        return value if self.accelerator is None else self.accelerator.reduce(value, reduction="sum")
+        return value if self.accelerator is None else _operations().reduce(value, reduction="sum")
 
     def least(self, value: Tensor) -> Tensor:
         """The smallest over the team."""
-        return value if self.accelerator is None else self.accelerator.gather(value.reshape(1)).min()
+        return value if self.accelerator is None else _operations().gather(value.reshape(1)).min()
 
     def wait(self) -> None:
         """Until all are here."""
         if self.accelerator is not None:
             self.accelerator.wait_for_everyone()
+
+
+def _operations() -> Any:
+    return importlib.import_module("accelerate.utils")
 
 
 class _Parallel:

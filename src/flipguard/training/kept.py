@@ -1,5 +1,6 @@
 """A folder to work in that is kept elsewhere: worked on in a scratch folder of this machine, mirrored as it changes."""
 
+import hashlib
 import logging
 import os
 import shutil
@@ -10,7 +11,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from flipguard.training.storage import Files, Storage, TakenOver, is_address, sha256_of
+from flipguard.training.storage import Files, Storage, TakenOver, facts_of, is_address
 from flipguard.types import DamagedFile, InputError
 
 LOG = logging.getLogger("flipguard.training")
@@ -34,7 +35,8 @@ def kept_at(place: str, *, without: Collection[str] = ()) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix=f"{_SCRATCH}{os.getpid()}-") as scratch:
         home = Path(scratch) / "home"
         home.mkdir()
-        storage.fetch(home)
+        if not _taken_up(place, storage.index()[0], home):
+            storage.fetch(home)
         with _Mirror(storage, home, without).running():
             try:
                 yield home
@@ -42,6 +44,40 @@ def kept_at(place: str, *, without: Collection[str] = ()) -> Iterator[Path]:
                 raise DamagedFile(str(error).replace(str(home), place), error.path) from error
             except InputError as error:
                 raise InputError(str(error).replace(str(home), place)) from error
+
+
+def _left_at(place: str) -> Path:
+    digest = hashlib.sha256(place.encode()).hexdigest()[:16]
+    return Path(tempfile.gettempdir(), f"flipguard-left-{os.getuid()}-{digest}")
+
+
+def _leave(place: str, number: int, home: Path) -> Path | None:
+    """Work that a storage did not take stays on this machine, with the number of the index that it goes on from."""
+    left = _left_at(place)
+    try:
+        shutil.rmtree(left, ignore_errors=True)
+        left.mkdir(mode=0o700)
+        home.rename(left / "home")
+        (left / "number").write_text(f"{number}", encoding="utf-8")
+    except OSError:
+        return None
+    return left
+
+
+def _taken_up(place: str, number: int, home: Path) -> bool:
+    """Whether there was such work, and the storage is still where it left off: it then lies in `home`."""
+    left = _left_at(place)
+    try:
+        # Nobody else's: the name can be guessed.
+        if left.is_symlink() or left.stat().st_uid != os.getuid():
+            return False
+        fits = int((left / "number").read_text(encoding="utf-8")) == number
+        if fits:
+            (left / "home").rename(home)
+    except (OSError, ValueError):
+        return False
+    shutil.rmtree(left, ignore_errors=True)
+    return fits
 
 
 def _sweep() -> None:
@@ -61,7 +97,7 @@ class _Mirror:
         self._seen: dict[str, tuple[int, ...]] = dict.fromkeys(self._before[1], ())
         # Hard links to files as they were at one moment: a file that is written anew gets another inode.
         self._links = home.with_name("links")
-        self._stop = threading.Event()
+        self._stop, self._warned = threading.Event(), False
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -84,17 +120,26 @@ class _Mirror:
                 raise
             except InputError as error:
                 if seconds is None:
-                    raise
-                LOG.warning("%s", error)
+                    left = _leave(self._storage.url, self._before[0], self._home)
+                    more = f" What it lacks lies in {left}, where the same command finds it." if left else ""
+                    raise InputError(f"{error}{more}") from error
+                self._warn(error)
                 time.sleep(seconds)
 
     def _watch(self) -> None:
         while not self._stop.wait(MIRROR_SECONDS):
             try:
                 self.put()
+                self._warned = False
             except InputError as error:
                 # The last one, on leaving, must work; until then the storage may come back.
-                LOG.warning("%s", error)
+                self._warn(error)
+
+    def _warn(self, error: InputError) -> None:
+        """Once, for as long as the storage is away."""
+        if not self._warned:
+            LOG.warning("%s The work goes on, and is put there when that is possible.", error)
+        self._warned = True
 
     def put(self) -> None:
         """Bring the storage to the folder's state; nothing is sent when nothing changed."""
@@ -106,7 +151,7 @@ class _Mirror:
         changed: dict[str, Path] = {}
         for name in seen:
             link = self._links / name
-            facts = {"sha256": sha256_of(link), "bytes": link.stat().st_size} if link.exists() else old[name]
+            facts = facts_of(link) if link.exists() else old[name]
             files[name] = facts
             if old.get(name) != facts:
                 changed[name] = link

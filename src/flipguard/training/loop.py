@@ -20,6 +20,7 @@ from flipguard.training.engines import Engine, check_engine, engine_to_use, own_
 from flipguard.training.errors import TrainingError, Watch, memory_explained
 from flipguard.training.memory import recomputed
 from flipguard.training.recipe import Recipe, build_optimiser, rate
+from flipguard.training.sharding import Sharded
 from flipguard.training.signals import Stopped
 from flipguard.training.state import Epoch, TrainingState
 from flipguard.types import Batch, Method, Reference, Step
@@ -35,7 +36,8 @@ class Job:
     `resident` makes the same batches where they are found on the device: with it a step on a GPU is captured and
     replayed, unless `engine` is "plain". `validate`, when given, is called with the network after each epoch and
     returns its error on validation samples; the epoch with the lowest is released, the first of several, instead of the
-    last. `facts` describe the run: a checkpoint that was begun with others is refused.
+    last. `facts` describe the run: a checkpoint that was begun with others is refused. `sharded` cuts the student into
+    pieces, one for each process of a team; it says nothing when one process trains alone.
     """
 
     batches: Callable[[int, int], Iterable[Batch]]
@@ -48,6 +50,7 @@ class Job:
     validate: Callable[[nn.Module], float] | None = None
     resident: Callable[[], ResidentBatches] | None = None
     engine: Engine = "auto"
+    sharded: bool = False
 
 
 OnEpoch = Callable[[Epoch, nn.Module], None]
@@ -110,19 +113,24 @@ class Run:
         on_epoch: OnEpoch | None = None,
     ) -> None:
         check_engine(job.engine)
-        self.team = Team.gather(job.device)
+        self.team = Team.gather(job.device, sharded=job.sharded)
         self.team.check_batch(job.recipe.batch_size, job.recipe.accumulate)
         device = self.team.device(job.device)
         self.device = torch.device(device)
-        student.to(device)
-        if job.recipe.channels_last:
-            student.to(memory_format=torch.channels_last)
+        self.pieces: Sharded | None = None
+        if self.team.sharded:
+            self.pieces = Sharded(student, self.device, self.team.world, next(iter(job.batches(0, 0))).x)
+        else:
+            student.to(device)
+            if job.recipe.channels_last:
+                student.to(memory_format=torch.channels_last)
         for reference in references.values():
             if isinstance(reference, nn.Module):
                 reference.to(device)
         self.student, self.method, self.references, self.job, self.on_epoch = student, method, references, job, on_epoch
-        optimiser = build_optimiser(student.parameter_groups(), job.recipe, fused=self.device.type == "cuda")
-        self.called, self.optimiser = self.team.prepare(student, optimiser)
+        fused = self.device.type == "cuda" and self.pieces is None
+        optimiser = build_optimiser(student.parameter_groups(), job.recipe, fused=fused)
+        self.called, self.optimiser = self.team.prepare(self.pieces or student, optimiser)
         self.state = TrainingState(student, self.optimiser, device, self.team)
         self.watch = Watch(self.team, job.checkpoint)
         self.captured: Share | None = None
@@ -159,9 +167,19 @@ class Run:
     def released(self) -> nn.Module:
         """The network to deploy, with the weights of the epoch that was chosen."""
         self.student.eval()
-        network: nn.Module = self.student.release()
+        network = self._network()
+        assert network is not None
         self.state.restore_best(network)
         return network
+
+    def _network(self, *, keep: bool = True) -> nn.Module | None:
+        """The network as it would be released now. One in pieces is put together by all processes, for those that
+        `keep` it."""
+        if self.pieces is None:
+            network: nn.Module = self.student.release()
+            return network
+        whole = self.pieces.whole(keep=keep)
+        return None if whole is None else whole.eval().to(self.device).release()
 
     def _epoch(self, epoch: int, step: int) -> Iterator[None]:
         """An epoch from a step on, to its record and its checkpoint."""
@@ -183,13 +201,14 @@ class Run:
         if self.captured is None or self.on_epoch is not None or job.validate is not None:
             self._look()
             self.student.eval()
-            released = self.student.release()
-            error = None if job.validate is None else job.validate(released)
-            if error is not None:
+            told = self.on_epoch is not None and self.team.rank == 0
+            released = self._network(keep=told or job.validate is not None)
+            if job.validate is not None and released is not None:
+                error = job.validate(released)
                 self.state.keep_best(released, error)
             self._clock(began)
             record = self.state.epoch_record(epoch, job.recipe.epochs, error)
-            if self.on_epoch is not None and self.team.rank == 0:
+            if self.on_epoch is not None and self.team.rank == 0 and released is not None:
                 self.on_epoch(record, released)
         else:
             # Nobody asks: the next epoch can be enqueued at once.

@@ -87,6 +87,7 @@ class RunOptions(TypedDict, total=False):
     checkpoint_every: int
     choose_epoch: Literal["last", "validation"]
     engine: Engine
+    sharded: bool
     on_epoch: OnEpoch | None
 
 
@@ -97,7 +98,7 @@ def train_network(
 
     `choose_epoch="validation"` releases the epoch with the lowest error on the data's validation part; the test part is
     never looked at. On a GPU the step is captured where it can be (`engine`). Under a launcher each process trains on
-    its share of every batch.
+    its share of every batch and, when `sharded`, holds its share of the weights.
     """
     run = begin_network(model, data, method, recipe, seeds=seeds, **options)
     for _ in run.updates():
@@ -119,6 +120,7 @@ def begin_network(
     checkpoint_every: int = 200,
     choose_epoch: Literal["last", "validation"] = "last",
     engine: Engine = "auto",
+    sharded: bool = False,
     on_epoch: OnEpoch | None = None,
 ) -> Run:
     """The run of `train_network` before its first step, for those who let several take turns."""
@@ -164,6 +166,7 @@ def begin_network(
         validate=_validation_error(data, device) if choose_epoch == "validation" else None,
         resident=resident if isinstance(on_device.x, torch.Tensor | dict) and world == 1 else None,
         engine=engine,
+        sharded=sharded,
     )
     return Run(student, method, job, references or {}, on_epoch)
 

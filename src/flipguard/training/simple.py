@@ -10,6 +10,7 @@ from torch import nn
 from torch.utils.data import Dataset, RandomSampler
 
 from flipguard.predictions import Predictions
+from flipguard.training.distributed import is_sharded, place
 from flipguard.training.given import index_of, moved_to, objective_of, references_of, row_of, student_of
 from flipguard.training.loop import Job, OnEpoch
 from flipguard.training.loop import fit as run
@@ -113,6 +114,11 @@ def predict(
 def _check_given(model: Any, loader: Any, old: Any) -> None:
     if not isinstance(model, nn.Module):
         raise InputError(f"the model must be a torch.nn.Module, it is a {type(model).__name__}.")
+    if place()[1] > 1 and is_sharded(asked=False):
+        raise InputError(
+            "fit trains the given network in place, and the launcher's configuration cuts it into pieces (FSDP): use a "
+            "training spec (flipguard train), or a configuration without it."
+        )
     if isinstance(loader, Dataset):
         raise InputError("this is a data set, not a loader: wrap it in torch.utils.data.DataLoader(…, batch_size=…).")
     if old is not None and not isinstance(old, nn.Module) and not callable(old):

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from flipguard.checkpoints import load_checkpoint, load_weights, nested, save_checkpoint
 from flipguard.training.distributed import Team
 from flipguard.training.errors import TrainingError, last_good
+from flipguard.training.sharding import cut_as, gathered
 from flipguard.types import InputError, Step
 
 
@@ -39,6 +40,8 @@ class TrainingState:
         self._sums: dict[str, Tensor] = {}
         self._best: dict[str, Tensor] = {}
         self._best_error = float("inf")
+        # A network in pieces is one that a device has no room for twice.
+        self._best_device = "cpu" if team.sharded else device
         self.seconds = 0.0
         self.engine: str | None = None
         """What carries the updates out; it is saved, as it decides the bits on a GPU."""
@@ -86,7 +89,9 @@ class TrainingState:
         """Keep a copy of the released weights when no earlier epoch was as good."""
         if error < self._best_error:
             self._best_error = error
-            self._best = {name: value.detach().clone() for name, value in network.state_dict().items()}
+            self._best = {
+                name: value.detach().to(self._best_device, copy=True) for name, value in network.state_dict().items()
+            }
 
     def restore_best(self, network: nn.Module) -> None:
         """Put the best epoch's weights into the released network, when one was chosen."""
@@ -95,9 +100,8 @@ class TrainingState:
 
     def save(self, path: Path, epoch: int, step: int, facts: Mapping[str, Any] | None) -> None:
         """Write what a resume needs; the first process of a team writes, weights that are not finite never."""
-        totals = self._totals()
+        tensors, scalars = self._tensors(self._totals())
         if self._team.rank == 0:
-            tensors, scalars = self._tensors(totals)
             for name, value in nested(tensors, "student.").items():
                 if value.is_floating_point() and not bool(torch.isfinite(value).all()):
                     raise TrainingError(
@@ -112,6 +116,7 @@ class TrainingState:
         self._team.wait()
 
     def _tensors(self, totals: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, dict[str, Any]]]:
+        """In every process, as all have a part in what is in pieces; the first has the whole."""
         tensors = {f"student.{name}": value for name, value in self._student.state_dict().items()}
         tensors |= {f"best.{name}": value for name, value in self._best.items()}
         tensors |= {f"sums.{name}": value for name, value in totals.items()}
@@ -125,7 +130,7 @@ class TrainingState:
         tensors["random.cpu"] = torch.get_rng_state()
         if torch.device(self._device).type == "cuda":
             tensors["random.cuda"] = torch.cuda.get_rng_state(self._device)
-        return tensors, scalars
+        return gathered(tensors, keep=self._team.rank == 0), scalars
 
     def load(self, path: Path, run: Mapping[str, Any] | None) -> tuple[int, int]:
         """Put everything back; returns the epoch and the step to go on with."""
@@ -133,14 +138,17 @@ class TrainingState:
         if "epoch" not in facts or "random.cpu" not in tensors:
             raise InputError(f"{path} holds no training state: it is a network's weights, or another program's file.")
         _check_same_run(path, facts.get("run", {}), run or {})
-        load_weights(self._student, nested(tensors, "student."), path)
+        own = self._student.state_dict()
+        weights = {name: cut_as(own.get(name, value), value) for name, value in nested(tensors, "student.").items()}
+        load_weights(self._student, weights, path)
         state: dict[int, dict[str, Any]] = {}
         parameters = [p for group in self._optimiser.param_groups for p in group["params"]]
         for name, value in nested(tensors, "optimiser.").items():
             number, field = name.split(".", 1)
             like = parameters[int(number)]
             # In the parameter's own memory format, which fused updates insist on.
-            laid_out = torch.empty_like(like).copy_(value) if value.shape == like.shape else value
+            fits = value.shape == like.shape
+            laid_out = torch.empty_like(like).copy_(cut_as(like, value)) if fits else value
             state.setdefault(int(number), {})[field] = laid_out
         for number, values in facts.get("optimiser", {}).items():
             state.setdefault(int(number), {}).update(values)
@@ -148,7 +156,8 @@ class TrainingState:
         self._optimiser.load_state_dict({"state": state, "param_groups": whole["param_groups"]})
         # The file has the team's totals, and each process adds its own part to what it holds.
         self._sums = self._on_device(tensors, "sums.") if self._team.rank == 0 else {}
-        self._best, self._best_error = self._on_device(tensors, "best."), float(facts.get("best_error", "inf"))
+        self._best = {name: value.to(self._best_device) for name, value in nested(tensors, "best.").items()}
+        self._best_error = float(facts.get("best_error", "inf"))
         self.seconds, self.engine = float(facts["seconds"]), facts.get("engine")
         self._set_random(tensors, int(facts["epoch"]), int(facts["step"]))
         return int(facts["epoch"]), int(facts["step"])
