@@ -128,14 +128,19 @@ def _members_of(whole: Path, part: Path) -> set[str]:
     return {name for name in files(whole) - files(part) if name.startswith("members/")}
 
 
-def test_what_is_damaged_at_the_address_is_named(small: Callable[..., TrainSpec], tmp_path: Path) -> None:
+def test_what_is_damaged_at_the_address_is_named_and_repaired(small: Callable[..., TrainSpec], tmp_path: Path) -> None:
     spec = small(f"artifacts=file://{tmp_path}/kept")
     train_on(Here, spec, tmp_path / "run")
     (model,) = (tmp_path / "kept/run/versions/new").glob("model.*.safetensors")
     content = model.read_bytes()
     model.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    with pytest.raises(InputError, match=rf"{model.name} is damaged: .*Remove file://{tmp_path}/kept/run to"):
+    with pytest.raises(InputError, match=rf"^file://{model} is damaged: .* with --repair makes it again"):
         train_on(Here, spec, tmp_path / "other/run")
+    assert not train_on(Here, spec, tmp_path / "other/run", repair=True).found
+    # The same bits, under the same name.
+    assert model.read_bytes() == content
+    assert (tmp_path / "other/run/versions/new/model.safetensors").read_bytes() == content
+    assert train_on(lambda: pytest.fail("a pool was asked for"), spec, tmp_path / "third/run").found
 
 
 def test_what_a_pool_needs_to_know(small: Callable[..., TrainSpec], tmp_path: Path) -> None:
