@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
 from small_bench import SPEC, parsed
 
-from flipguard.bench.cost import Costs
+from flipguard.bench.cost import Costs, Counter
 from flipguard.bench.evaluate import pairs_of
 from flipguard.bench.graph import Graph
 from flipguard.bench.node import with_parents
@@ -124,6 +125,17 @@ def test_convolutions_are_counted_as_the_formula_says() -> None:
     assert costs.answer(node) > 1e4
     # Training is three forward passes, less the gradient of the first layer's input.
     assert 2 < costs.training(node) / (100 * costs.answer(node)) < 3
+
+
+@pytest.mark.parametrize("groups", [1, 2, 6])
+def test_gradients_of_a_convolution_cost_twice_its_answer(groups: int) -> None:
+    layer, x = torch.nn.Conv2d(6, 12, 3, groups=groups, bias=False), torch.randn(5, 6, 9, 9, requires_grad=True)
+    with Counter() as forward:
+        y = layer(x)
+    assert forward.total == 2 * 5 * 12 * 7 * 7 * 9 * 6 / groups
+    with Counter() as backward:
+        y.sum().backward()
+    assert backward.total == 2 * forward.total
 
 
 def test_a_bench_that_is_cut_off_goes_on(finished: Path, tmp_path: Path) -> None:

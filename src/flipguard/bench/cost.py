@@ -28,6 +28,8 @@ from flipguard.training.network import new_student
 from flipguard.types import Batch
 
 FEW, MORE = 2, 4
+GROUPS, MASK = 9, 10
+"""Places among the arguments of a convolution's backward: its groups, and which gradients are wanted."""
 
 
 class Counter(TorchDispatchMode):  # type: ignore[misc]
@@ -43,7 +45,12 @@ class Counter(TorchDispatchMode):  # type: ignore[misc]
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = function(*args, **(kwargs or {}))
         count = flop_registry.get(function._overloadpacket)
-        if count is not None:
+        if function._overloadpacket is torch.ops.aten.convolution_backward and args[GROUPS] > 1:
+            # torch counts the weights' gradient as if every input channel met every output channel.
+            of_input, of_weight = args[MASK][0], args[MASK][1]
+            self.total += count(*args[:MASK], [of_input, False, False], out_val=out)
+            self.total += count(*args[:MASK], [False, of_weight, False], out_val=out) / args[GROUPS]
+        elif count is not None:
             self.total += count(*args, **(kwargs or {}), out_val=out)
         return out
 
