@@ -1,5 +1,6 @@
 """The built wheel, in an environment of its own and outside the repository, does what the documentation says."""
 
+import fcntl
 import json
 import os
 import shutil
@@ -37,13 +38,22 @@ def another_python() -> str:
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of commands of an environment that holds the wheel and its dependencies, nothing else."""
-    folder = tmp_path_factory.mktemp("wheel")
-    run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, ROOT, folder=folder)
-    (wheel,) = folder.glob("flipguard-*.whl")
-    run(another_python(), "-m", "venv", folder / "venv", folder=folder)
+    """The folder of commands of an environment that holds the wheel and its dependencies, nothing else.
+
+    Made once for all processes of a test run: whoever comes second waits for the first.
+    """
+    own = tmp_path_factory.getbasetemp()
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "wheel"
+    folder.mkdir(exist_ok=True)
     commands = folder / "venv" / "bin"
-    run(commands / "python", "-m", "pip", "install", "--quiet", wheel, folder=folder)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "ready").exists():
+            run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", folder, ROOT, folder=folder)
+            (wheel,) = folder.glob("flipguard-*.whl")
+            run(another_python(), "-m", "venv", folder / "venv", folder=folder)
+            run(commands / "python", "-m", "pip", "install", "--quiet", wheel, folder=folder)
+            (folder / "ready").touch()
     return commands
 
 
