@@ -33,7 +33,7 @@ ROOMS = (
     "cli",
     "integrations",
 )
-FREE = {"_lazy", "_version", "__version__"}
+FREE = {"_lazy", "_nearest", "_version", "__version__"}
 WITHOUT_TORCH = {*ROOMS[:6], "reports", "spec", "cli"}
 ROOT = Path(flipguard.__file__).parent
 FILES = sorted(path.relative_to(ROOT) for path in ROOT.rglob("*.py"))
@@ -81,7 +81,7 @@ def rooms_imported(path: Path) -> set[str]:
 
 
 def test_every_file_lies_in_a_room() -> None:
-    known = {*ROOMS, "_lazy", "_version", "__init__", "__main__"}
+    known = {*ROOMS, "_lazy", "_nearest", "_version", "__init__", "__main__"}
     assert {room_of(path) for path in FILES} <= known
     assert {"types", "metrics", "statistics", "predictions", "comparison"} <= {room_of(path) for path in FILES}
 
@@ -131,3 +131,9 @@ def test_a_comparison_loads_nothing_heavy(tmp_path: Path) -> None:
 def test_the_bare_import_loads_next_to_nothing(tmp_path: Path) -> None:
     loaded = loaded_after("import flipguard", tmp_path)
     assert not loaded & {*HEAVY, "pandas", "numpy", "pyarrow", "duckdb", "pydantic", "narwhals"}
+
+
+def test_a_report_and_a_run_folder_s_files_are_read_without_torch(tmp_path: Path) -> None:
+    """What `pip install 'flipguard[report]'` promises; the list of benches too."""
+    code = "import flipguard.analysis.epochs, flipguard.analysis.runs, flipguard.bench.read, flipguard.cli.report"
+    assert "torch" not in loaded_after(code, tmp_path)

@@ -44,6 +44,13 @@ def test_from_a_name_to_its_tables(here: Path) -> None:
     again = run("bench", "small", "--tables", "--json", "-")
     assert (here / "runs/bench/small/table.md").read_bytes() == before
     assert [row["name"] for row in json.loads(again.stdout)] == ["kd"]
+    files = {path: path.read_bytes() for path in (here / "runs/bench/small").glob("*.*")}
+    other = run("bench", "small", "--row", "kd", "train.epochs=7", "--device", "cpu")
+    assert other.exit_code == 2
+    epochs = SPEC["train"]["epochs"]
+    assert f"small was begun with train.epochs {epochs}, and this bench has 7: use the same, or" in other.stderr
+    assert {path: path.read_bytes() for path in files} == files
+    assert run("bench", "small", "--row", "kd", "train.checkpoint_every=3", "--device", "cpu").exit_code == 0
 
 
 @pytest.mark.parametrize(
@@ -55,6 +62,7 @@ def test_from_a_name_to_its_tables(here: Path) -> None:
         (["small", "--row", "kdd"], "there is no row 'kdd'; did you mean 'kd'?"),
         (["missing.yaml"], "missing.yaml cannot be read"),
         (["small", "--tables", "--out", "empty"], "empty holds no results of a bench"),
+        (["small", "train.epochs=3", "--tables"], "--tables shows what runs/bench/small holds, which train.epochs=3"),
     ],
 )
 def test_bad_input_is_one_line(arguments: list[str], said: str, here: Path) -> None:

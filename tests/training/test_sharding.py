@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from flipguard.checkpoints import load_checkpoint
 from flipguard.ensembles import SingleStudent
 from flipguard.training import ModelSpec
-from flipguard.training.distributed import is_sharded
+from flipguard.training.distributed import Team, is_sharded
 from flipguard.training.sharding import UNIT_SHARE, called, units
 from flipguard.training.simple import fit
 from flipguard.types import InputError
@@ -191,3 +191,11 @@ def test_a_network_that_is_trained_in_place_is_not_cut(monkeypatch: pytest.Monke
         monkeypatch.setenv(name, value)
     with pytest.raises(InputError, match="fit trains the given network in place"):
         fit(nn.Linear(2, 3), [(torch.eye(2), torch.tensor([0, 1]))])
+
+
+def test_one_process_alone_says_that_nothing_is_cut(caplog: pytest.LogCaptureFixture) -> None:
+    assert Team.gather("cpu", sharded=True) == Team(0, 1)
+    assert caplog.messages == ["sharded: nothing is cut into pieces, as one process trains alone."]
+    caplog.clear()
+    Team.gather("cpu")
+    assert caplog.messages == []

@@ -132,7 +132,7 @@ def test_an_engine_that_needs_a_gpu_says_so(data: DataSet, tmp_path: Path, caplo
     plain = members(tmp_path / "plain", data, "auto")
     assert not caplog.records
     assert same(members(tmp_path / "captured", data, "captured")[2], plain[2])
-    assert caplog.messages == ["one process for each: the engine captured needs a GPU."]
+    assert caplog.messages == ["each member in a process of its own: the engine captured needs a GPU."]
     caplog.clear()
     for engine, reason in (("captured", "a GPU"), ("stacked", "other networks")):
         network = train_network(MLP, data, NoTreatment(), RECIPE, seeds=Seeds.of(1), engine=engine)

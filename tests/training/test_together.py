@@ -159,7 +159,7 @@ def test_what_cannot_go_together_goes_alone(
     """On the CPU to the same bits as ever."""
     model, recipe = replace(MLP, options={**MLP.options, **options}), replace(RECIPE, batch_size=16)
     found = fit_members(model, data, recipe, [1, 2], method=method, engine=engine, processes=1)
-    assert f"one process for each: {reason}" in caplog.text
+    assert f"each member in a process of its own: {reason}" in caplog.text
     assert len(caplog.records) == 1
     wanted = train_network(model, data, NoTreatment(), recipe, seeds=Seeds.of(2)).state_dict()
     assert all(torch.equal(value, wanted[name]) for name, value in found[1].state_dict().items())

@@ -9,8 +9,7 @@ from typing import Any
 
 from flipguard.comparison import Comparison
 from flipguard.predictions import read_predictions
-from flipguard.releases.folder import EARLIER, METRICS, PREDICTIONS, RUN, SPEC, Metrics, deciding, read_json
-from flipguard.releases.tracking import simple
+from flipguard.releases.folder import EARLIER, METRICS, PREDICTIONS, RUN, SPEC, Metrics, deciding, read_json, simple
 from flipguard.releases.yaml_text import parse_yaml
 from flipguard.types import InputError
 

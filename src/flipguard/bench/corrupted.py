@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from flipguard import metrics
+from flipguard._nearest import nearest
 from flipguard.bench.evaluate import Pair
 from flipguard.bench.node import Piece
 from flipguard.bench.plan import CorruptionsPlan
 from flipguard.bench.shop import Shop
 from flipguard.data.corruptions import CORRUPTIONS, corrupted
-from flipguard.models.nearest import nearest
 from flipguard.training import predict_logits
 from flipguard.types import InputError
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from flipguard._nearest import nearest
 from flipguard.bench.node import Average, Node, Piece
 from flipguard.bench.plan import BenchSpec, NetworkPlan, PartPlan, Side, selected
 from flipguard.data import Augmentation, DataSet, class_places, subset
 from flipguard.methods import WeightInterpolation
-from flipguard.models.nearest import nearest
 from flipguard.releases import material
 from flipguard.releases.resolved import build, card_of, laid_over, recipe_of, settled
 from flipguard.training.network import described, described_data

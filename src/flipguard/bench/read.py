@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from flipguard._nearest import nearest
 from flipguard.bench.plan import BenchSpec
-from flipguard.models.nearest import nearest
 from flipguard.spec.training import changed, parse_as, read_mapping
 from flipguard.types import InputError
 

@@ -1,5 +1,6 @@
 """A bench from its spec to its tables. What is there is not made again."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from flipguard._nearest import nearest
 from flipguard.bench.corrupted import PART, kinds_of, on_corrupted
 from flipguard.bench.cost import Costs
 from flipguard.bench.evaluate import OLD_CLASSES, Pair, facts_of_pair, measured, pairs_of
@@ -16,18 +18,18 @@ from flipguard.bench.markdown import bench_markdown
 from flipguard.bench.node import Node, with_parents
 from flipguard.bench.plan import BenchSpec
 from flipguard.bench.shop import Shop
-from flipguard.bench.tables import Row, read_facts, read_rows, write_predictions, write_runs
+from flipguard.bench.tables import RUNS, Row, read_facts, read_rows, write_predictions, write_runs
 from flipguard.bench.work import train_all
 from flipguard.data.corruptions import corrupted
 from flipguard.files import whole_file
-from flipguard.models.nearest import nearest
 from flipguard.releases import material
-from flipguard.releases.folder import RunFolder, made, read_json, write_json
+from flipguard.releases.folder import RunFolder, dotted, made, read_json, said, write_json
 from flipguard.training.pool import Pool
 from flipguard.types import InputError, MissingExtra
 
 PARTS = ("test", f"test{OLD_CLASSES}", PART, "validation", f"validation{OLD_CLASSES}")
 TABLE, FRONT, PAIRS = "table.md", "front.svg", "pairs"
+CONDITIONS = ("data", "old", "new", "train")
 
 
 @dataclass(frozen=True)
@@ -126,6 +128,7 @@ class Bench:
         A `pool` trains elsewhere than in processes of this machine; all of its machines must see the networks' folder.
         """
         with RunFolder(self.out).held():
+            self._check_conditions()
             graph, missing = self.graph, self._missing()
             if missing:
                 costs = Costs(graph)
@@ -141,6 +144,19 @@ class Bench:
                     self._measure(pair, shop, costs, extra.get(pair.column, ()))
             self._collect()
         return write_tables(self.out)
+
+    def _check_conditions(self) -> None:
+        """Rows and seeds may come and go; under other conditions a table would lose all that it has."""
+        if not (self.out / RUNS).exists():
+            return
+        both = (read_facts(self.out), json.loads(json.dumps(facts_of(self.spec))))
+        before, now = (dict(dotted({name: facts.get(name) for name in CONDITIONS})) for facts in both)
+        for key in (*before, *now):
+            if before.get(key) != now.get(key):
+                raise InputError(
+                    f"{self.out} was begun with {key} {said(before.get(key))}, and this bench has "
+                    f"{said(now.get(key))}: use the same, or another --out."
+                )
 
     def _shop(self) -> Shop:
         sets = {name: data.to(self.device) for name, data in self.graph.sets.items()}

@@ -12,6 +12,7 @@ from flipguard.cli.demo import with_torch
 from flipguard.cli.outputs import STDOUT, check_outputs, deliver, say
 from flipguard.cli.shell import complain
 from flipguard.cli.train import STOPPED
+from flipguard.types import InputError
 
 if TYPE_CHECKING:
     from flipguard.bench.run import Bench, Progress
@@ -68,6 +69,8 @@ def bench(
     check_outputs({"--json": json}, [])
     path = bench_file(name)
     folder = Path(out) if out is not None else Path("runs") / "bench" / path.stem
+    if tables and changes:
+        raise InputError(f"--tables shows what {folder} holds, which {changes[0]} does not change: leave it out.")
     if tables:
         room = with_torch("flipguard.bench.run", "a bench", "train")
         _deliver(folder, room.write_tables(folder), json, plain=plain)

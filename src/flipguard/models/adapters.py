@@ -9,8 +9,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from flipguard._nearest import nearest
 from flipguard.models.classifier import check_choice, classifier
-from flipguard.models.nearest import nearest
 from flipguard.models.onnx import onnx_model
 from flipguard.models.pretrained import pretrained_folder, pretrained_model
 from flipguard.models.split import split

@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import nn
 
+from flipguard._nearest import nearest
 from flipguard.models.adapters import ADAPTERS, user_model
 from flipguard.models.densenet import densenet
-from flipguard.models.nearest import nearest
 from flipguard.models.preactivation import resnet_v2, wide_resnet
 from flipguard.models.resnet import cifar_resnet, resnet
 from flipguard.models.small import cnn, lenet5, mlp

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from flipguard._nearest import nearest
 from flipguard.models.classifier import GlobalAveragePool, check_positive
-from flipguard.models.nearest import nearest
 from flipguard.models.split import SplitClassifier, split
 from flipguard.types import InputError, MissingExtra
 

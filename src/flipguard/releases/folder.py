@@ -24,7 +24,6 @@ from pydantic import ValidationError
 
 from flipguard.files import whole_file
 from flipguard.releases.plan import TrainSpec
-from flipguard.releases.resolved import as_dict, resolve
 from flipguard.releases.yaml_text import as_yaml, parse_yaml
 from flipguard.types import InputError
 
@@ -136,7 +135,7 @@ class RunFolder:
         for key in (*old, *new):
             if key not in added and old.get(key) != new.get(key):
                 raise InputError(
-                    f"{self.path} was begun with {key} {_said(old.get(key))}, and this spec has {_said(new.get(key))}: "
+                    f"{self.path} was begun with {key} {said(old.get(key))}, and this spec has {said(new.get(key))}: "
                     "use the same, or another --out."
                 )
 
@@ -169,9 +168,17 @@ def _lock(file: TextIO, deadline: float) -> None:
 def _completed(stored: Any) -> Mapping[str, Any]:
     """A folder's spec with the defaults of settings that came after it was written."""
     try:
+        # Loads torch, without which the rest of a folder can be read.
+        from flipguard.releases.resolved import as_dict, resolve
+
         return as_dict(resolve(TrainSpec.model_validate(stored, strict=True)))
     except (ValidationError, InputError):
         return stored if isinstance(stored, dict) else {}
+
+
+def simple(value: Any) -> Any:
+    """A value of a spec as every tracker takes one."""
+    return value if isinstance(value, bool | int | float | str) else str(value)
 
 
 def deciding(spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -181,19 +188,21 @@ def deciding(spec: Mapping[str, Any]) -> dict[str, Any]:
     {'data.name': 'digits', 'versions.v0.name': 'v0', 'versions.v0.model.name': 'mlp'}
     """
     versions = {"versions": {version["name"]: version for version in spec.get("versions", [])}}
-    return dict(_dotted({"data": spec.get("data"), **versions}, ""))
+    return dict(dotted({"data": spec.get("data"), **versions}, ""))
 
 
-def _dotted(value: Any, key: str) -> Iterator[tuple[str, Any]]:
+def dotted(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """The settings of a mapping by dotted key, but for those that may change between two calls."""
     if isinstance(value, Mapping):
         for name, inner in value.items():
             if name not in _FREE:
-                yield from _dotted(inner, f"{key}.{name}" if key else str(name))
+                yield from dotted(inner, f"{key}.{name}" if key else str(name))
     elif value is not None:
         yield key, value
 
 
-def _said(value: Any) -> str:
+def said(value: Any) -> str:
+    """A setting as a message names it."""
     return "nothing" if value is None else json.dumps(value, ensure_ascii=False)
 
 

@@ -7,9 +7,9 @@ from typing import Any, get_args, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
+from flipguard._nearest import nearest
 from flipguard.data import DATA, data_options
 from flipguard.methods import METHODS, Card
-from flipguard.models.nearest import nearest
 from flipguard.releases.plan import (
     DataChanges,
     DataPlan,

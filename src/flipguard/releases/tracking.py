@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from flipguard.models.nearest import nearest
-from flipguard.releases.folder import deciding
+from flipguard._nearest import nearest
+from flipguard.releases.folder import deciding, simple
 from flipguard.releases.listener import Listener
 from flipguard.training.distributed import place
 from flipguard.types import InputError, MissingExtra
@@ -91,8 +91,3 @@ def epoch_numbers(version: str, figures: Mapping[str, Any]) -> dict[str, float]:
         for name, value in told.items()
         if isinstance(value, int | float) and name != "epochs"
     }
-
-
-def simple(value: Any) -> Any:
-    """A value of a spec as every tracker takes one."""
-    return value if isinstance(value, bool | int | float | str) else str(value)

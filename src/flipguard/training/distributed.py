@@ -1,6 +1,7 @@
 """Training in several processes under an existing launcher (`torchrun`, `accelerate launch`), or in one."""
 
 import importlib
+import logging
 import os
 import time
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from flipguard.training.sharding import asked_by_launcher
 from flipguard.types import InputError, MissingExtra, Output
 
+LOG = logging.getLogger("flipguard.training")
 _ALONE: ContextVar[bool] = ContextVar("alone", default=False)
 POLL_SECONDS = 0.05
 _OTHERS = {"ACCELERATE_USE_DEEPSPEED": "DeepSpeed", "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM"}
@@ -81,6 +83,8 @@ class Team:
         """The team that the launcher's environment speaks of."""
         rank, world = place()
         if world == 1:
+            if sharded:
+                LOG.warning("sharded: nothing is cut into pieces, as one process trains alone.")
             return cls(0, 1)
         sharded = is_sharded(asked=sharded)
         try:

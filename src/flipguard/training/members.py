@@ -146,7 +146,9 @@ def _train_all(
             return
         except CannotCapture as reason:
             plan = replace(plan, engine="plain" if plan.device == "cpu" else "captured")
-            LOG.warning("%s: %s.", "one process for each" if plan.device == "cpu" else plan.engine, reason)
+            LOG.warning(
+                "%s: %s.", "each member in a process of its own" if plan.device == "cpu" else plan.engine, reason
+            )
             todo = [(one, home) for one, home in todo if not (home / MEMBER).exists()]
     if plan.device != "cpu":
         _on_one_device(plan, data, todo, done)
@@ -169,7 +171,7 @@ def _engine(plan: MemberPlan, data: DataSet, todo: list[tuple[Seeds, Path]], hom
     stored = stored_engine(kept)
     engine = engine_to_use(plan.engine, stored)
     if on_cpu and engine == "captured":
-        LOG.warning("one process for each: the engine captured needs a GPU.")
+        LOG.warning("each member in a process of its own: the engine captured needs a GPU.")
     if on_cpu and engine in ("auto", "captured"):
         return "plain"
     if engine != "auto":
