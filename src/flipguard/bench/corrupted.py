@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from flipguard import metrics
 from flipguard._nearest import nearest
-from flipguard.bench.evaluate import Pair
+from flipguard.bench.evaluate import AS_THEY_ARE, Pair
 from flipguard.bench.node import Piece
 from flipguard.bench.plan import CorruptionsPlan
 from flipguard.bench.shop import Shop
@@ -19,15 +19,6 @@ from flipguard.training import predict_logits
 from flipguard.types import InputError
 
 PART = "corrupted"
-FIGURES = (
-    "error_rate_old",
-    "error_rate_new",
-    "negative_flip_rate",
-    "relative_negative_flip_rate",
-    "churn",
-    "nll_new",
-    "ece_new",
-)
 
 
 def kinds_of(plan: CorruptionsPlan) -> list[str]:
@@ -59,7 +50,7 @@ def on_corrupted(pairs: Sequence[Pair], shop: Shop, plan: CorruptionsPlan) -> di
 def _figures(pair: Pair, label: npt.NDArray[Any], said: dict[Piece, npt.NDArray[np.float32]]) -> dict[str, Any]:
     old, new = (np.mean([said[piece] for piece in side], axis=0) for side in (pair.old, pair.new))
     counted = metrics.tally(label, None, None, old_logits=old, new_logits=new)
-    figures = {name: float(getattr(metrics, name)(counted)) for name in FIGURES}
+    figures = {name: float(getattr(metrics, name)(counted)) for name in AS_THEY_ARE}
     outcome = dict(zip(metrics.OUTCOMES, counted.count.tolist(), strict=False))
     return {
         "n": len(label),

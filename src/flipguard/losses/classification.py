@@ -11,7 +11,7 @@ from flipguard.losses.logits import at_least_float32, check_labels
 from flipguard.types import InputError
 
 MANY_CLASSES = 1024
-"""From here on memory counts more than a second derivative: one tensor (B, C) is half a gigabyte at 1,000 x 100,000."""
+"""From here on memory counts more than a second derivative: one tensor (B, C) of 1,000 x 100,000 is 400 MB."""
 
 
 def cross_entropy(logits: Tensor, y: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
