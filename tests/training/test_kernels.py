@@ -10,7 +10,10 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("neither a GPU nor Triton's interpreter: make kernels", allow_module_level=True)
 
-from flipguard.training.normalisation import fresh_counts, norm_add_relu  # noqa: E402
+from flipguard.models import build_model  # noqa: E402
+from flipguard.models.resnet import Residual  # noqa: E402
+from flipguard.training.forwards import with_fused_norms  # noqa: E402
+from flipguard.training.normalisation import FusedNorm, fresh_counts, norm_add_relu  # noqa: E402
 
 
 @pytest.mark.parametrize(("rows", "channels", "side"), [(5, 7, 3), (13, 32, 9), (33, 200, 5)])
@@ -49,9 +52,54 @@ def test_counts_are_ready_for_the_next_call() -> None:
     """The last program of each column puts them back, forward and backward."""
     norm = torch.nn.BatchNorm2d(200).to(DEVICE)
     counts = fresh_counts(norm)
-    assert counts.shape == (2, 2)
+    assert counts.shape == (2, 4)
     x = torch.randn(33, 200, 5, 5, device=DEVICE, requires_grad=True)
     first = norm_add_relu(x, norm, counts=counts)
     first.sum().backward()
     assert not counts.any()
     torch.testing.assert_close(norm_add_relu(x, norm, counts=counts), first)
+
+
+@pytest.mark.parametrize("adds", [False, True])
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("read", ["both", "first", "second"])
+def test_two_readers_gradients_are_added(adds: bool, relu: bool, read: str) -> None:
+    """Also where only one of them is asked for a gradient."""
+    torch.manual_seed(0)
+    x, z, dy, dy2 = (torch.randn(9, 40, 4, 4, device=DEVICE) for _ in range(4))
+    mine, theirs = (torch.nn.BatchNorm2d(40).to(DEVICE) for _ in range(2))
+    a, b, c, d = (value.clone().requires_grad_() for value in (x, z, x, z))
+    one, two = norm_add_relu(a, mine, z=b if adds else None, relu=relu, twice=True)
+    wanted = theirs(c) + d if adds else theirs(c)
+    wanted = torch.relu(wanted) if relu else wanted
+    torch.testing.assert_close(one, wanted, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(two, one, rtol=0, atol=0)
+    weights = {"both": (dy, dy2), "first": (dy, None), "second": (None, dy2)}[read]
+    mine_loss, their_loss = (
+        sum((said * weight).sum() for said, weight in zip(pair, weights, strict=True) if weight is not None)
+        for pair in ((one, two), (wanted, wanted))
+    )
+    mine_loss.backward()  # type: ignore[union-attr]
+    their_loss.backward()  # type: ignore[union-attr]
+    pairs = [(a.grad, c.grad), (mine.weight.grad, theirs.weight.grad), (mine.bias.grad, theirs.bias.grad)]
+    for got, right in pairs + ([(b.grad, d.grad)] if adds else []):
+        torch.testing.assert_close(got, right, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "resnet20"])
+def test_a_residual_network_of_fused_norms_says_and_learns_the_same(name: str) -> None:
+    """Every block's input has two readers, the convolution and the shortcut."""
+    network = build_model(name, classes=10, width=8).to(DEVICE, memory_format=torch.channels_last)
+    fused = with_fused_norms(network)
+    norms = [module for module in fused.modules() if isinstance(module, FusedNorm)]
+    assert sum(norm.twice for norm in norms) == sum(isinstance(module, Residual) for module in network.modules()) > 0
+    x = torch.randn(8, 3, 32, 32, device=DEVICE)
+    found = []
+    for each in (network, fused):
+        state = {key: value.clone() for key, value in network.state_dict().items()}
+        said = each(x)
+        found.append((said, torch.autograd.grad(said.square().sum(), list(network.parameters()))))
+        network.load_state_dict(state)
+    torch.testing.assert_close(found[1][0], found[0][0], rtol=1e-3, atol=1e-3)
+    for got, right in zip(found[1][1], found[0][1], strict=True):
+        assert float((got - right).norm()) <= 1e-2 * float(right.norm()) + 1e-5

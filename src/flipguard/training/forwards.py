@@ -66,9 +66,9 @@ def with_fused_norms(network: nn.Module, seen: list[Tensor] | None = None) -> fx
 
     With `seen` the norms leave their counts of batches there, for the caller to raise all at once.
     """
-    from flipguard.training.normalisation import FusedNorm, fusable
+    from flipguard.training.normalisation import FusedNorm, for_each_reader, fusable
 
-    return fuse_layers(network, fusable, lambda norm, relu: FusedNorm(norm, relu, seen), alone=True)
+    return for_each_reader(fuse_layers(network, fusable, lambda norm, relu: FusedNorm(norm, relu, seen), alone=True))
 
 
 @contextmanager

@@ -1,7 +1,8 @@
 """BatchNorm, the sum with a shortcut, and ReLU in training as two kernels forward and two backward.
 
 On a GPU these are memory traffic: torch's own kernels read and write an activation about nineteen times a step, these
-eight times, or eleven with a shortcut. An activation in channels-last memory is a matrix (R, C) of R = B·H·W rows:
+eight times, or eleven with a shortcut, whose gradient they add up themselves. An activation in channels-last memory is
+a matrix (R, C) of R = B·H·W rows:
 
     forward    mean and variance per channel; y = relu((x - mean)/σ·γ + β + z)
     backward   with g = dy·1(y > 0) and x̂ = (x - mean)/σ:   dβ = Σ g,  dγ = Σ g·x̂,
@@ -13,14 +14,18 @@ Without a shortcut the sign of y is found from x again, which is read anyway; wi
 g where the second, and the shortcut, read it.
 """
 
+import operator
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
-TILE, PROGRAMS, WARPS = 4096, 1056, 8
+TILE, PROGRAMS, WARPS = 4096, 528, 8
+WIDEST = 64
+"""Channels of a tile. All found by trial on an H200: the last program adds up what `PROGRAMS` others left, one after
+the other, so that more of them read faster and end later."""
 
 
 @triton.jit
@@ -36,15 +41,15 @@ def _is_last(count, places):  # type: ignore[no-untyped-def]
 @triton.jit
 def _added_up(first, second, columns, inside, channels, places, BP: tl.constexpr, BC: tl.constexpr):  # type: ignore[no-untyped-def]
     """The programs' sums (places, C) over the places, past the cache of this processor: others wrote them."""
-    one = tl.zeros((BC,), tl.float32)
-    two = tl.zeros((BC,), tl.float32)
+    one = tl.zeros((BP, BC), tl.float32)
+    two = tl.zeros((BP, BC), tl.float32)
     for start in range(0, places, BP):
         row = start + tl.arange(0, BP)
         mask = (row < places)[:, None] & inside[None, :]
         at = row[:, None] * channels + columns[None, :]
-        one += tl.sum(tl.load(first + at, mask=mask, other=0.0, cache_modifier=".cg"), 0)
-        two += tl.sum(tl.load(second + at, mask=mask, other=0.0, cache_modifier=".cg"), 0)
-    return one, two
+        one += tl.load(first + at, mask=mask, other=0.0, cache_modifier=".cg")
+        two += tl.load(second + at, mask=mask, other=0.0, cache_modifier=".cg")
+    return tl.sum(one, 0), tl.sum(two, 0)
 
 
 @triton.jit
@@ -104,10 +109,11 @@ def _forward(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _gradient_sums(  # type: ignore[no-untyped-def]
-    dy, y, x, g, mean, rstd, weight, bias, total, along, count, dbias, dweight, rows, channels, chunk, places,
-    ADD: tl.constexpr, RELU: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr, BP: tl.constexpr,
+    dy, dy2, y, x, g, mean, rstd, weight, bias, total, along, count, dbias, dweight, rows, channels, chunk, places,
+    ADD: tl.constexpr, RELU: tl.constexpr, TWICE: tl.constexpr, KEEP: tl.constexpr,
+    BR: tl.constexpr, BC: tl.constexpr, BP: tl.constexpr,
 ):  # fmt: skip
-    """Per program and channel Σ g and Σ g·x̂; then dβ and dγ. With a shortcut and ReLU, g itself too."""
+    """Per program and channel Σ g and Σ g·x̂; then dβ and dγ. With KEEP also g; with TWICE dy comes in two parts."""
     place, columns = tl.program_id(0), tl.program_id(1) * BC + tl.arange(0, BC)
     inside = columns < channels
     centre = tl.load(mean + columns, mask=inside, other=0.0)
@@ -121,12 +127,15 @@ def _gradient_sums(  # type: ignore[no-untyped-def]
         mask = (row < tl.minimum((place + 1) * chunk, rows))[:, None] & inside[None, :]
         at = row.to(tl.int64)[:, None] * channels + columns[None, :]
         value = tl.load(dy + at, mask=mask, other=0.0).to(tl.float32)
+        if TWICE:
+            value += tl.load(dy2 + at, mask=mask, other=0.0).to(tl.float32)
         hat = (tl.load(x + at, mask=mask, other=0.0).to(tl.float32) - centre[None, :]) * inverse[None, :]
         if RELU and ADD:
             value = tl.where(tl.load(y + at, mask=mask, other=0.0) > 0, value, 0.0)
-            tl.store(g + at, value.to(g.dtype.element_ty), mask=mask)
         elif RELU:
             value = tl.where(hat * slope[None, :] + offset[None, :] > 0, value, 0.0)
+        if KEEP:
+            tl.store(g + at, value.to(g.dtype.element_ty), mask=mask)
         first += value
         second += value * hat
     tl.store(total + place * channels + columns, tl.sum(first, 0), mask=inside)
@@ -167,13 +176,12 @@ class _Layout:
 
     def __init__(self, rows: int, channels: int) -> None:
         self.rows, self.channels = rows, channels
-        self.bc = min(triton.next_power_of_2(channels), 128)
+        self.bc = min(triton.next_power_of_2(channels), WIDEST)
         self.br = TILE // self.bc
         self.blocks = triton.cdiv(channels, self.bc)
         chunks = max(1, min(PROGRAMS // self.blocks, triton.cdiv(rows, self.br)))
         self.chunk = triton.cdiv(triton.cdiv(rows, chunks), self.br) * self.br
         self.places = triton.cdiv(rows, self.chunk)
-        self.bp = TILE // self.bc
 
     @property
     def reduce(self) -> tuple[int, int]:
@@ -187,8 +195,16 @@ class _Layout:
 class _NormAddRelu(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, z: Any, weight: Tensor, bias: Tensor, norm: nn.BatchNorm2d, relu: bool, counts: Tensor
-    ) -> Tensor:
+        ctx: Any,
+        x: Tensor,
+        z: Any,
+        weight: Tensor,
+        bias: Tensor,
+        norm: nn.BatchNorm2d,
+        relu: bool,
+        counts: Tensor,
+        twice: bool,
+    ) -> Any:
         x = x.contiguous(memory_format=torch.channels_last)
         z = None if z is None else z.contiguous(memory_format=torch.channels_last)
         b, c, h, w = x.shape
@@ -199,33 +215,40 @@ class _NormAddRelu(torch.autograd.Function):
         tiles = {"BR": cut.br, "BC": cut.bc, "num_warps": WARPS}
         _statistics[cut.reduce](
             x, partial[0], partial[1], counts[0], mean, rstd, norm.running_mean, norm.running_var, cut.rows, c,
-            cut.chunk, cut.places, norm.momentum, norm.eps, BP=cut.bp, **tiles,
+            cut.chunk, cut.places, norm.momentum, norm.eps, BP=cut.br, **tiles,
         )  # fmt: skip
         _forward[cut.each](
             x, x if z is None else z, y, mean, rstd, weight, bias, cut.rows, c, ADD=z is not None, RELU=relu, **tiles
         )
         ctx.adds, ctx.relu, ctx.counts = z is not None, relu, counts
         ctx.save_for_backward(x, y if ctx.adds and relu else None, mean, rstd, weight, bias)
-        return y
+        ctx.set_materialize_grads(False)
+        # Not a view: autograd keeps the two apart, and their gradients.
+        return (y, y.new_empty(0).set_(y)) if twice else y
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
+    def backward(ctx: Any, *gradients: Any) -> Any:
         x, y, mean, rstd, weight, bias = ctx.saved_tensors
-        dy = gradients[0].contiguous(memory_format=torch.channels_last)
+        given = [dy.contiguous(memory_format=torch.channels_last) for dy in gradients if dy is not None]
+        if not given:
+            return (None,) * 8
+        dy = given[0]
         b, c, h, w = x.shape
         cut = _Layout(b * h * w, c)
         partial = torch.empty(2, cut.places, c, device=x.device, dtype=torch.float32)
         dbias, dweight = torch.empty(2, c, device=x.device, dtype=torch.float32)
         dx = torch.empty_like(x)
-        g = dy if y is None else torch.empty_like(dy)
+        keep = len(given) > 1 or y is not None
+        g = torch.empty_like(dy) if keep else dy
         tiles = {"BR": cut.br, "BC": cut.bc, "num_warps": WARPS}
         _gradient_sums[cut.reduce](
-            dy, dy if y is None else y, x, g, mean, rstd, weight, bias, partial[0], partial[1], ctx.counts[1], dbias,
-            dweight, cut.rows, c, cut.chunk, cut.places, ADD=ctx.adds, RELU=ctx.relu, BP=cut.bp, **tiles,
+            dy, given[-1], dy if y is None else y, x, g, mean, rstd, weight, bias, partial[0], partial[1],
+            ctx.counts[1], dbias, dweight, cut.rows, c, cut.chunk, cut.places, ADD=ctx.adds, RELU=ctx.relu,
+            TWICE=len(given) > 1, KEEP=keep, BP=cut.br, **tiles,
         )  # fmt: skip
-        sign = ctx.relu and not ctx.adds
+        sign = ctx.relu and not keep
         _backward[cut.each](g, x, dx, mean, rstd, weight, bias, dbias, dweight, cut.rows, c, SIGN=sign, **tiles)
-        return dx, g if ctx.adds else None, dweight, dbias, None, None, None
+        return dx, g if ctx.adds else None, dweight, dbias, None, None, None, None
 
 
 def norm_add_relu(
@@ -236,8 +259,11 @@ def norm_add_relu(
     relu: bool = True,
     counts: Tensor | None = None,
     seen: list[Tensor] | None = None,
-) -> Tensor:
+    twice: bool = False,
+) -> Any:
     """relu(norm(x) + z), (B, C, H, W) in channels-last memory, with gradients; `norm` must be in training mode.
+
+    With `twice` a pair of it, one for each of two readers, whose gradients are then added where they are used.
 
     `counts` (`fresh_counts`) are zero before and after; no two calls that run at the same time may share them. The
     norm's own count of batches is raised, or put into `seen` for the caller to raise.
@@ -248,7 +274,7 @@ def norm_add_relu(
         else:
             seen.append(norm.num_batches_tracked)
     counts = fresh_counts(norm).to(x.device) if counts is None else counts
-    return _NormAddRelu.apply(x, z, norm.weight, norm.bias, norm, relu, counts)
+    return _NormAddRelu.apply(x, z, norm.weight, norm.bias, norm, relu, counts, twice)
 
 
 def fresh_counts(norm: nn.BatchNorm2d) -> Tensor:
@@ -265,16 +291,34 @@ def fusable(layer: nn.Module) -> bool:
 class FusedNorm(nn.Module):
     """relu(norm(x) + z) in place of the three; in evaluation, and off the GPU, by torch's own kernels.
 
-    `seen` as in `norm_add_relu`.
+    `seen` and `twice` as in `norm_add_relu`.
     """
 
     def __init__(self, norm: nn.BatchNorm2d, relu: bool, seen: list[Tensor] | None = None) -> None:
         super().__init__()
-        self.norm, self.relu, self.seen = norm, relu, seen
+        self.norm, self.relu, self.seen, self.twice = norm, relu, seen, False
         self.register_buffer("counts", fresh_counts(norm), persistent=False)
 
-    def forward(self, x: Tensor, z: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, z: Tensor | None = None) -> Any:
         if self.norm.training and x.is_cuda and (z is None or z.dtype == x.dtype):
-            return norm_add_relu(x, self.norm, z=z, relu=self.relu, counts=self.counts, seen=self.seen)
+            return norm_add_relu(
+                x, self.norm, z=z, relu=self.relu, counts=self.counts, seen=self.seen, twice=self.twice
+            )
         y = self.norm(x) if z is None else self.norm(x) + z
-        return torch.relu(y) if self.relu else y
+        y = torch.relu(y) if self.relu else y
+        return (y, y) if self.twice else y
+
+
+def for_each_reader(traced: fx.GraphModule) -> fx.GraphModule:
+    """Norms whose result is read twice give it twice: a shortcut's gradient needs no kernel of its own to be added."""
+    for node in list(traced.graph.nodes):
+        norm = traced.get_submodule(str(node.target)) if node.op == "call_module" else None
+        if isinstance(norm, FusedNorm) and len(node.users) == 2:
+            norm.twice = True
+            readers = list(node.users)
+            with traced.graph.inserting_after(node):
+                parts = [traced.graph.call_function(operator.getitem, (node, place)) for place in (0, 1)]
+            for reader, part in zip(readers, parts, strict=True):
+                reader.replace_input_with(node, part)
+    traced.recompile()
+    return traced
