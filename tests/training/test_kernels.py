@@ -87,8 +87,9 @@ def test_two_readers_gradients_are_added(adds: bool, relu: bool, read: str) -> N
 
 
 @pytest.mark.parametrize("name", ["resnet18", "resnet20"])
-def test_a_residual_network_of_fused_norms_says_and_learns_the_same(name: str) -> None:
+def test_a_residual_network_of_fused_norms_says_and_learns_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every block's input has two readers, the convolution and the shortcut."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     network = build_model(name, classes=10, width=8).to(DEVICE, memory_format=torch.channels_last)
     fused = with_fused_norms(network)
     norms = [module for module in fused.modules() if isinstance(module, FusedNorm)]

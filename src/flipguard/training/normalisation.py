@@ -22,10 +22,15 @@ import triton
 import triton.language as tl
 from torch import Tensor, fx, nn
 
-TILE, PROGRAMS, WARPS = 4096, 528, 8
+TILE, WARPS = 2048, 2
+"""Of the kernels that write every place."""
+
+SUM_TILE, SUM_WARPS, SUM_PROGRAMS, SUM_STAGES = 4096, 4, 264, 3
+"""Of the kernels that add up: two programs for each of an H200's processors. More of them read faster and end later, as
+the last adds up what all have left."""
+
 WIDEST = 64
-"""Channels of a tile. All found by trial on an H200: the last program adds up what `PROGRAMS` others left, one after
-the other, so that more of them read faster and end later."""
+"""Channels of a tile."""
 
 
 @triton.jit
@@ -55,7 +60,7 @@ def _added_up(first, second, columns, inside, channels, places, BP: tl.constexpr
 @triton.jit
 def _statistics(  # type: ignore[no-untyped-def]
     x, total, square, count, mean, rstd, running_mean, running_var, rows, channels, chunk, places, momentum, eps,
-    BR: tl.constexpr, BC: tl.constexpr, BP: tl.constexpr,
+    BR: tl.constexpr, BC: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Per program and channel Σ (x - shift) and Σ (x - shift)²; then mean and 1/σ, and the running statistics move."""
     place, columns = tl.program_id(0), tl.program_id(1) * BC + tl.arange(0, BC)
@@ -63,7 +68,7 @@ def _statistics(  # type: ignore[no-untyped-def]
     shift = tl.load(running_mean + columns, mask=inside, other=0.0)
     first = tl.zeros((BR, BC), tl.float32)
     second = tl.zeros((BR, BC), tl.float32)
-    for start in range(place * chunk, tl.minimum((place + 1) * chunk, rows), BR):
+    for start in tl.range(place * chunk, tl.minimum((place + 1) * chunk, rows), BR, num_stages=STAGES):
         row = start + tl.arange(0, BR)
         mask = (row < tl.minimum((place + 1) * chunk, rows))[:, None] & inside[None, :]
         at = row.to(tl.int64)[:, None] * channels + columns[None, :]
@@ -74,7 +79,7 @@ def _statistics(  # type: ignore[no-untyped-def]
     tl.store(total + place * channels + columns, tl.sum(first, 0), mask=inside)
     tl.store(square + place * channels + columns, tl.sum(second, 0), mask=inside)
     if _is_last(count + tl.program_id(1), places):
-        all_first, all_second = _added_up(total, square, columns, inside, channels, places, BP, BC)
+        all_first, all_second = _added_up(total, square, columns, inside, channels, places, BR, BC)
         off = all_first / rows
         var = tl.maximum(all_second / rows - off * off, 0.0)
         tl.store(mean + columns, shift + off, mask=inside)
@@ -111,7 +116,7 @@ def _forward(  # type: ignore[no-untyped-def]
 def _gradient_sums(  # type: ignore[no-untyped-def]
     dy, dy2, y, x, g, mean, rstd, weight, bias, total, along, count, dbias, dweight, rows, channels, chunk, places,
     ADD: tl.constexpr, RELU: tl.constexpr, TWICE: tl.constexpr, KEEP: tl.constexpr,
-    BR: tl.constexpr, BC: tl.constexpr, BP: tl.constexpr,
+    BR: tl.constexpr, BC: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Per program and channel Σ g and Σ g·x̂; then dβ and dγ. With KEEP also g; with TWICE dy comes in two parts."""
     place, columns = tl.program_id(0), tl.program_id(1) * BC + tl.arange(0, BC)
@@ -122,7 +127,7 @@ def _gradient_sums(  # type: ignore[no-untyped-def]
     offset = tl.load(bias + columns, mask=inside, other=0.0)
     first = tl.zeros((BR, BC), tl.float32)
     second = tl.zeros((BR, BC), tl.float32)
-    for start in range(place * chunk, tl.minimum((place + 1) * chunk, rows), BR):
+    for start in tl.range(place * chunk, tl.minimum((place + 1) * chunk, rows), BR, num_stages=STAGES):
         row = start + tl.arange(0, BR)
         mask = (row < tl.minimum((place + 1) * chunk, rows))[:, None] & inside[None, :]
         at = row.to(tl.int64)[:, None] * channels + columns[None, :]
@@ -141,7 +146,7 @@ def _gradient_sums(  # type: ignore[no-untyped-def]
     tl.store(total + place * channels + columns, tl.sum(first, 0), mask=inside)
     tl.store(along + place * channels + columns, tl.sum(second, 0), mask=inside)
     if _is_last(count + tl.program_id(1), places):
-        all_first, all_second = _added_up(total, along, columns, inside, channels, places, BP, BC)
+        all_first, all_second = _added_up(total, along, columns, inside, channels, places, BR, BC)
         tl.store(dbias + columns, all_first, mask=inside)
         tl.store(dweight + columns, all_second, mask=inside)
 
@@ -176,11 +181,13 @@ class _Layout:
 
     def __init__(self, rows: int, channels: int) -> None:
         self.rows, self.channels = rows, channels
-        self.bc = min(triton.next_power_of_2(channels), WIDEST)
-        self.br = TILE // self.bc
-        self.blocks = triton.cdiv(channels, self.bc)
-        chunks = max(1, min(PROGRAMS // self.blocks, triton.cdiv(rows, self.br)))
-        self.chunk = triton.cdiv(triton.cdiv(rows, chunks), self.br) * self.br
+        bc = min(triton.next_power_of_2(channels), WIDEST)
+        self.blocks = triton.cdiv(channels, bc)
+        self.tiles: dict[str, Any] = {"BR": TILE // bc, "BC": bc, "num_warps": WARPS}
+        self.sum_tiles: dict[str, Any] = {"BR": SUM_TILE // bc, "BC": bc, "num_warps": SUM_WARPS, "STAGES": SUM_STAGES}
+        tall = SUM_TILE // bc
+        chunks = max(1, min(SUM_PROGRAMS // self.blocks, triton.cdiv(rows, tall)))
+        self.chunk = triton.cdiv(triton.cdiv(rows, chunks), tall) * tall
         self.places = triton.cdiv(rows, self.chunk)
 
     @property
@@ -189,7 +196,7 @@ class _Layout:
 
     @property
     def each(self) -> tuple[int, int]:
-        return triton.cdiv(self.rows, self.br), self.blocks
+        return triton.cdiv(self.rows, self.tiles["BR"]), self.blocks
 
 
 class _NormAddRelu(torch.autograd.Function):
@@ -212,13 +219,23 @@ class _NormAddRelu(torch.autograd.Function):
         partial = torch.empty(2, cut.places, c, device=x.device, dtype=torch.float32)
         mean, rstd = torch.empty(2, c, device=x.device, dtype=torch.float32)
         y = torch.empty_like(x)
-        tiles = {"BR": cut.br, "BC": cut.bc, "num_warps": WARPS}
         _statistics[cut.reduce](
             x, partial[0], partial[1], counts[0], mean, rstd, norm.running_mean, norm.running_var, cut.rows, c,
-            cut.chunk, cut.places, norm.momentum, norm.eps, BP=cut.br, **tiles,
+            cut.chunk, cut.places, norm.momentum, norm.eps, **cut.sum_tiles,
         )  # fmt: skip
         _forward[cut.each](
-            x, x if z is None else z, y, mean, rstd, weight, bias, cut.rows, c, ADD=z is not None, RELU=relu, **tiles
+            x,
+            x if z is None else z,
+            y,
+            mean,
+            rstd,
+            weight,
+            bias,
+            cut.rows,
+            c,
+            ADD=z is not None,
+            RELU=relu,
+            **cut.tiles,
         )
         ctx.adds, ctx.relu, ctx.counts = z is not None, relu, counts
         ctx.save_for_backward(x, y if ctx.adds and relu else None, mean, rstd, weight, bias)
@@ -240,14 +257,13 @@ class _NormAddRelu(torch.autograd.Function):
         dx = torch.empty_like(x)
         keep = len(given) > 1 or y is not None
         g = torch.empty_like(dy) if keep else dy
-        tiles = {"BR": cut.br, "BC": cut.bc, "num_warps": WARPS}
         _gradient_sums[cut.reduce](
             dy, given[-1], dy if y is None else y, x, g, mean, rstd, weight, bias, partial[0], partial[1],
             ctx.counts[1], dbias, dweight, cut.rows, c, cut.chunk, cut.places, ADD=ctx.adds, RELU=ctx.relu,
-            TWICE=len(given) > 1, KEEP=keep, BP=cut.br, **tiles,
+            TWICE=len(given) > 1, KEEP=keep, **cut.sum_tiles,
         )  # fmt: skip
         sign = ctx.relu and not keep
-        _backward[cut.each](g, x, dx, mean, rstd, weight, bias, dbias, dweight, cut.rows, c, SIGN=sign, **tiles)
+        _backward[cut.each](g, x, dx, mean, rstd, weight, bias, dbias, dweight, cut.rows, c, SIGN=sign, **cut.tiles)
         return dx, g if ctx.adds else None, dweight, dbias, None, None, None, None
 
 
