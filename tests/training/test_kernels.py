@@ -62,25 +62,38 @@ def test_counts_are_ready_for_the_next_call() -> None:
 
 @pytest.mark.parametrize("adds", [False, True])
 @pytest.mark.parametrize("relu", [False, True])
-@pytest.mark.parametrize(("readers", "asked"), [(2, (0, 1)), (2, (0,)), (2, (1,)), (3, (0, 1, 2)), (4, (0, 1, 2, 3))])
-def test_readers_gradients_are_added(adds: bool, relu: bool, readers: int, asked: tuple[int, ...]) -> None:
-    """Also where not all of them are asked for one."""
+@pytest.mark.parametrize(
+    ("spans", "asked"),
+    [
+        ([(0, 40), (0, 40)], (0, 1)),
+        ([(0, 40), (0, 40)], (0,)),
+        ([(0, 40), (0, 40)], (1,)),
+        ([(0, 40)] * 4, (0, 1, 2, 3)),
+        ([(0, 20), (20, 20), (0, 20), (20, 20)], (0, 1, 2, 3)),
+        ([(0, 40), (20, 20), (0, 20)], (1, 2)),
+        ([(0, 40), (20, 20)], (1,)),
+    ],
+)
+def test_readers_gradients_are_added(
+    adds: bool, relu: bool, spans: list[tuple[int, int]], asked: tuple[int, ...]
+) -> None:
+    """Of all channels or of some, and where not every reader is asked for one."""
     torch.manual_seed(0)
     x, z = (torch.randn(9, 40, 4, 4, device=DEVICE) for _ in range(2))
-    weights = [torch.randn(9, 40, 4, 4, device=DEVICE) for _ in range(readers)]
+    weights = [torch.randn(9, number, 4, 4, device=DEVICE) for _, number in spans]
     mine, theirs = (torch.nn.BatchNorm2d(40).to(DEVICE) for _ in range(2))
     a, b, c, d = (value.clone().requires_grad_() for value in (x, z, x, z))
-    said = norm_add_relu(a, mine, z=b if adds else None, relu=relu, readers=readers)
-    assert len(said) == readers
+    said = norm_add_relu(a, mine, z=b if adds else None, relu=relu, spans=spans)
     wanted = theirs(c) + d if adds else theirs(c)
     wanted = torch.relu(wanted) if relu else wanted
-    for each in said:
-        torch.testing.assert_close(each, wanted, rtol=1e-4, atol=1e-4)
-    torch.stack([(said[place] * weights[place]).sum() for place in asked]).sum().backward()
-    torch.stack([(wanted * weights[place]).sum() for place in asked]).sum().backward()
+    right = [wanted.narrow(1, *span) for span in spans]
+    for each, part in zip(said, right, strict=True):
+        torch.testing.assert_close(each, part, rtol=1e-4, atol=1e-4)
+    for parts in (said, right):
+        torch.stack([(parts[place] * weights[place]).sum() for place in asked]).sum().backward()
     pairs = [(a.grad, c.grad), (mine.weight.grad, theirs.weight.grad), (mine.bias.grad, theirs.bias.grad)]
-    for got, right in pairs + ([(b.grad, d.grad)] if adds else []):
-        torch.testing.assert_close(got, right, rtol=1e-3, atol=1e-3)
+    for got, exact in pairs + ([(b.grad, d.grad)] if adds else []):
+        torch.testing.assert_close(got, exact, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("name", ["resnet18", "resnet20"])
@@ -91,7 +104,7 @@ def test_a_residual_network_of_fused_norms_says_and_learns_the_same(name: str, m
     fused = with_fused_norms(network)
     norms = [module for module in fused.modules() if isinstance(module, FusedNorm)]
     assert (
-        sum(norm.readers == 2 for norm in norms)
+        sum(len(norm.spans) == 2 for norm in norms)
         == sum(isinstance(module, Residual) for module in network.modules())
         > 0
     )

@@ -94,9 +94,19 @@ def forward(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
+def _part(dy, row, columns, mask, START: tl.constexpr, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
+    """A reader's gradient (R, WIDTH), of the channels from START on; zero for the others."""
+    inside = mask & ((columns >= START) & (columns < START + WIDTH))[None, :]
+    at = row.to(tl.int64)[:, None] * WIDTH + (columns - START)[None, :]
+    return tl.load(dy + at, mask=inside, other=0.0).to(tl.float32)
+
+
+@triton.jit
 def gradient_sums(  # type: ignore[no-untyped-def]
     dy, dy2, dy3, dy4, y, x, g, mean, rstd, weight, bias, total, along, count, dbias, dweight, rows, channels,
     chunk, places, ADD: tl.constexpr, RELU: tl.constexpr, PARTS: tl.constexpr, KEEP: tl.constexpr,
+    S1: tl.constexpr, W1: tl.constexpr, S2: tl.constexpr, W2: tl.constexpr,
+    S3: tl.constexpr, W3: tl.constexpr, S4: tl.constexpr, W4: tl.constexpr,
     BR: tl.constexpr, BC: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Per program and channel Σ g and Σ g·x̂; then dβ and dγ. With KEEP also g. dy comes in parts."""
@@ -112,13 +122,13 @@ def gradient_sums(  # type: ignore[no-untyped-def]
         row = start + tl.arange(0, BR)
         mask = (row < tl.minimum((place + 1) * chunk, rows))[:, None] & inside[None, :]
         at = row.to(tl.int64)[:, None] * channels + columns[None, :]
-        value = tl.load(dy + at, mask=mask, other=0.0).to(tl.float32)
+        value = _part(dy, row, columns, mask, S1, W1)
         if PARTS > 1:
-            value += tl.load(dy2 + at, mask=mask, other=0.0).to(tl.float32)
+            value += _part(dy2, row, columns, mask, S2, W2)
         if PARTS > 2:
-            value += tl.load(dy3 + at, mask=mask, other=0.0).to(tl.float32)
+            value += _part(dy3, row, columns, mask, S3, W3)
         if PARTS > 3:
-            value += tl.load(dy4 + at, mask=mask, other=0.0).to(tl.float32)
+            value += _part(dy4, row, columns, mask, S4, W4)
         hat = (tl.load(x + at, mask=mask, other=0.0).to(tl.float32) - centre[None, :]) * inverse[None, :]
         if RELU and ADD:
             value = tl.where(tl.load(y + at, mask=mask, other=0.0) > 0, value, 0.0)

@@ -5,6 +5,7 @@ eight times, or eleven with a shortcut, whose gradient they add up themselves.
 """
 
 import operator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -25,6 +26,9 @@ WIDEST = 64
 
 READERS = 4
 """The most readers of one result whose gradients are added on the way."""
+
+Span = tuple[int, int]
+"""The channels that a reader is given: the first of them, and how many."""
 
 
 class _Layout:
@@ -61,7 +65,7 @@ class _NormAddRelu(torch.autograd.Function):
         norm: nn.BatchNorm2d,
         relu: bool,
         counts: Tensor,
-        readers: int,
+        spans: tuple[Span, ...],
     ) -> Any:
         x = x.contiguous(memory_format=torch.channels_last)
         z = None if z is None else z.contiguous(memory_format=torch.channels_last)
@@ -78,36 +82,43 @@ class _NormAddRelu(torch.autograd.Function):
             x, x if z is None else z, y, mean, rstd, weight, bias, cut.rows, c,
             ADD=z is not None, RELU=relu, **cut.tiles,
         )  # fmt: skip
-        ctx.adds, ctx.relu, ctx.counts = z is not None, relu, counts
+        ctx.adds, ctx.relu, ctx.counts, ctx.spans = z is not None, relu, counts, spans or ((0, c),)
         ctx.save_for_backward(x, y if ctx.adds and relu else None, mean, rstd, weight, bias)
         ctx.set_materialize_grads(False)
-        # Not views: autograd keeps them apart, and their gradients.
-        return y if readers == 1 else (y, *(y.new_empty(0).set_(y) for _ in range(readers - 1)))
+        return tuple(_shared(y, span) for span in spans) if spans else y
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         x, y, mean, rstd, weight, bias = ctx.saved_tensors
-        given = [dy.contiguous(memory_format=torch.channels_last) for dy in gradients if dy is not None]
-        if not given:
+        parts = [(dy, span) for dy, span in zip(gradients, ctx.spans, strict=True) if dy is not None]
+        if not parts:
             return (None,) * 8
-        dy = given[0]
+        given = [dy.contiguous(memory_format=torch.channels_last) for dy, _ in parts]
         b, c, h, w = x.shape
+        unused = READERS - len(parts)
+        places = [number for _, span in parts for number in span] + [0, c] * unused
         cut = _Layout(b * h * w, c)
         partial = torch.empty(2, cut.places, c, device=x.device, dtype=torch.float32)
         dbias, dweight = torch.empty(2, c, device=x.device, dtype=torch.float32)
         dx = torch.empty_like(x)
-        keep = len(given) > 1 or y is not None
-        g = torch.empty_like(dy) if keep else dy
+        keep = len(parts) > 1 or parts[0][1] != (0, c) or y is not None
+        g = torch.empty_like(x, dtype=given[0].dtype) if keep else given[0]
         norm_kernels.gradient_sums[cut.reduce](
-            *given, *[dy] * (READERS - len(given)), dy if y is None else y, x, g, mean, rstd, weight, bias,
+            *given, *given[:1] * unused, x if y is None else y, x, g, mean, rstd, weight, bias,
             partial[0], partial[1], ctx.counts[1], dbias, dweight, cut.rows, c, cut.chunk, cut.places,
-            ADD=ctx.adds, RELU=ctx.relu, PARTS=len(given), KEEP=keep, **cut.sum_tiles,
+            ctx.adds, ctx.relu, len(parts), keep, *places, **cut.sum_tiles,
         )  # fmt: skip
         sign = ctx.relu and not keep
         norm_kernels.backward[cut.each](
             g, x, dx, mean, rstd, weight, bias, dbias, dweight, cut.rows, c, SIGN=sign, **cut.tiles
         )
         return dx, g if ctx.adds else None, dweight, dbias, None, None, None, None
+
+
+def _shared(y: Tensor, span: Span) -> Tensor:
+    """Channels of y in the same memory, not as a view: autograd keeps them apart, and their gradients."""
+    part = y.detach().narrow(1, *span)
+    return y.new_empty(0).set_(y.untyped_storage(), part.storage_offset(), part.shape, part.stride())
 
 
 def norm_add_relu(
@@ -118,11 +129,12 @@ def norm_add_relu(
     relu: bool = True,
     counts: Tensor | None = None,
     seen: list[Tensor] | None = None,
-    readers: int = 1,
+    spans: Sequence[Span] = (),
 ) -> Any:
     """relu(norm(x) + z), (B, C, H, W) in channels-last memory, with gradients; `norm` must be in training mode.
 
-    For several `readers` (at most `READERS`) it comes as often, and their gradients are added where they are used.
+    With `spans` it comes as a tuple, for each reader the channels that it needs; the gradients of those that have one,
+    at most `READERS`, are added where they are used.
 
     `counts` (`fresh_counts`) are zero before and after; no two calls that run at the same time may share them. The
     norm's own count of batches is raised, or put into `seen` for the caller to raise.
@@ -133,7 +145,7 @@ def norm_add_relu(
         else:
             seen.append(norm.num_batches_tracked)
     counts = fresh_counts(norm).to(x.device) if counts is None else counts
-    return _NormAddRelu.apply(x, z, norm.weight, norm.bias, norm, relu, counts, readers)
+    return _NormAddRelu.apply(x, z, norm.weight, norm.bias, norm, relu, counts, tuple(spans))
 
 
 def fresh_counts(norm: nn.BatchNorm2d) -> Tensor:
@@ -150,34 +162,51 @@ def fusable(layer: nn.Module) -> bool:
 class FusedNorm(nn.Module):
     """relu(norm(x) + z) in place of the three; in evaluation, and off the GPU, by torch's own kernels.
 
-    `seen` and `readers` as in `norm_add_relu`.
+    `seen` and `spans` as in `norm_add_relu`.
     """
 
     def __init__(self, norm: nn.BatchNorm2d, relu: bool, seen: list[Tensor] | None = None) -> None:
         super().__init__()
-        self.norm, self.relu, self.seen, self.readers = norm, relu, seen, 1
+        self.norm, self.relu, self.seen, self.spans = norm, relu, seen, list[Span]()
         self.register_buffer("counts", fresh_counts(norm), persistent=False)
 
     def forward(self, x: Tensor, z: Tensor | None = None) -> Any:
         if self.norm.training and x.is_cuda and (z is None or z.dtype == x.dtype):
             return norm_add_relu(
-                x, self.norm, z=z, relu=self.relu, counts=self.counts, seen=self.seen, readers=self.readers
+                x, self.norm, z=z, relu=self.relu, counts=self.counts, seen=self.seen, spans=self.spans
             )
         y = self.norm(x) if z is None else self.norm(x) + z
         y = torch.relu(y) if self.relu else y
-        return y if self.readers == 1 else (y,) * self.readers
+        return tuple(y.narrow(1, *span) for span in self.spans) if self.spans else y
 
 
 def for_each_reader(traced: fx.GraphModule) -> fx.GraphModule:
-    """Norms whose result is read more than once give it as often: no kernel of its own adds a shortcut's gradient."""
+    """Norms whose result is read more than once give it as often: no kernel of its own adds a shortcut's gradient.
+
+    Readers of some of the channels (`narrow`) are given those; one that only looks (`detach`) has no gradient.
+    """
     for node in list(traced.graph.nodes):
         norm = traced.get_submodule(str(node.target)) if node.op == "call_module" else None
-        if isinstance(norm, FusedNorm) and 1 < len(node.users) <= READERS:
-            readers = list(node.users)
-            norm.readers = len(readers)
+        if not isinstance(norm, FusedNorm):
+            continue
+        found = list(_readers(node, norm.norm.num_features))
+        if len(found) > 1 and sum(reader.target != "detach" for reader, _, _ in found) <= READERS:
+            norm.spans = [span for _, _, span in found]
             with traced.graph.inserting_after(node):
-                parts = [traced.graph.call_function(operator.getitem, (node, place)) for place in range(len(readers))]
-            for reader, part in zip(readers, parts, strict=True):
-                reader.replace_input_with(node, part)
+                parts = [traced.graph.call_function(operator.getitem, (node, place)) for place in range(len(found))]
+            for (reader, value, _), part in zip(found, parts, strict=True):
+                reader.replace_input_with(value, part)
+    traced.graph.eliminate_dead_code()
     traced.recompile()
     return traced
+
+
+def _readers(node: fx.Node, channels: int) -> Iterator[tuple[fx.Node, fx.Node, Span]]:
+    """Each reader, the value that it reads, and the channels of the norm's result that this is."""
+    for user in node.users:
+        if user.op == "call_method" and user.target == "narrow" and user.args[1] == 1:
+            start, number = user.args[2:]
+            for reader in user.users:
+                yield reader, user, (start, number)
+        else:
+            yield user, node, (0, channels)
