@@ -1,13 +1,18 @@
 """How the cost of members grows with their number, as a picture from the figures of `members.py --grow`."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 from flipguard.analysis.draw import draw
 from flipguard.analysis.plots import Panel, Plot, Series
+from flipguard.types import InputError
 
 ENGINES = ("plain", "captured", "grouped", "stacked", "compiled")
+"""In the order of their colours; others that a file has come after them."""
+AROUND = ("teachers", "student")
+"""Figures of something else than members."""
 
 
 def series(figures: dict[str, Any]) -> list[Series]:
@@ -18,21 +23,26 @@ def series(figures: dict[str, Any]) -> list[Series]:
     >>> [(line.name, line.x, line.y, line.high) for line in series(figures)]
     [('captured', (1.0, 8.0), (4.0, 2.0), (5.0, 2.0))]
     """
-    lines = []
-    for place, engine in enumerate(ENGINES):
-        found = sorted(
-            (float(name.removeprefix(f"{engine}_")), figure)
-            for name, figure in figures.items()
-            if name.startswith(f"{engine}_") and "ms" in figure
-        )
-        if found:
-            x = tuple(members for members, _ in found)
-            y, low, high = (
-                tuple(float(value(figure)) for _, figure in found)
-                for value in (lambda f: f["ms"], lambda f: min(f["runs"]), lambda f: max(f["runs"]))
-            )
-            lines.append(Series(engine, x, y, low=low, high=high, colour=place))
-    return lines
+    found: dict[str, list[tuple[float, dict[str, Any]]]] = {}
+    for name, figure in figures.items():
+        parts = re.fullmatch(r"([a-z]+)_(\d+)", name)
+        if parts and parts[1] not in AROUND and "ms" in figure:
+            found.setdefault(parts[1], []).append((float(parts[2]), figure))
+    known = [*ENGINES, *sorted(set(found) - set(ENGINES))]
+    return [_line(engine, place, found[engine]) for place, engine in enumerate(known) if engine in found]
+
+
+def _line(engine: str, place: int, found: list[tuple[float, dict[str, Any]]]) -> Series:
+    found = sorted(found, key=lambda one: one[0])
+    figures = [figure for _, figure in found]
+    return Series(
+        engine,
+        tuple(members for members, _ in found),
+        tuple(float(figure["ms"]) for figure in figures),
+        low=tuple(float(min(figure.get("runs", [figure["ms"]]))) for figure in figures),
+        high=tuple(float(max(figure.get("runs", [figure["ms"]]))) for figure in figures),
+        colour=place,
+    )
 
 
 def level(line: Series, to: float) -> Series:
@@ -41,14 +51,21 @@ def level(line: Series, to: float) -> Series:
 
 
 def plot(source: Path, target: Path) -> None:
-    """A panel per shape."""
-    record = json.loads(source.read_text())
+    """A panel per shape that has figures; those that are missing leave gaps, or no panel at all."""
+    try:
+        record = json.loads(source.read_text())
+    except (OSError, ValueError) as error:
+        raise InputError(f"{source} cannot be read as figures of members: {error}.") from error
     panels = []
-    for name, figures in record["jobs"].items():
+    for name, figures in record.get("jobs", {}).items():
         lines = series(figures)
-        most = max((line.x[-1] for line in lines), default=1.0)
-        shown = tuple(level(line, most) if line.name == "plain" else line for line in lines)
+        if not lines:
+            continue
+        most = max(line.x[-1] for line in lines)
+        shown = tuple(level(line, most) if line.name == "plain" and most > line.x[0] else line for line in lines)
         panels.append(Panel("members at once", "ms per member-step", shown, title=name.replace("_", " "), x_whole=True))
+    if not panels:
+        raise InputError(f"{source} has no figures to draw.")
     title = f"{record['hardware']}, torch {record['torch'].split('+')[0]}"
     draw(Plot("members", title, "benchmarks/members.py", tuple(panels), {}), target)
     print(target)

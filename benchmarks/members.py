@@ -2,6 +2,7 @@
 
     python benchmarks/members.py --out results/members.json          # the four jobs, 8 members, teachers and a student
     python benchmarks/members.py --grow --out results/growth.json    # 1 to 16 members, two batches, two widths
+    python benchmarks/members.py --grow --engines captured --members 1 8 --turns 10 --runs 1 --out growth_few.json
     python benchmarks/members.py --plot results/growth.json --out benchmarks/members.svg
     python benchmarks/members.py --small                             # a minute on a CPU: does it run?
 
@@ -33,9 +34,10 @@ from flipguard.methods import Elodi, NoTreatment
 from flipguard.training import ModelSpec, Recipe, Seeds
 from flipguard.training.capture import CannotCapture
 from flipguard.training.choice import trial
+from flipguard.training.engines import check_engine
 from flipguard.training.errors import OutOfMemory
 from flipguard.training.network import begin_network
-from flipguard.types import Batch, Normalisation
+from flipguard.types import Batch, InputError, Normalisation
 from growth import plot
 
 RECIPE = Recipe(epochs=100, learning_rate=0.1, precision="bf16", channels_last=True, clip_norm=5.0)
@@ -178,7 +180,7 @@ class Bench:
         return {"ms": each, "set_up_s": set_up, "GiB": memory}
 
     def teachers(self, shape: Shape, members: int) -> dict[str, Any]:
-        """ms per batch of frozen teachers: one after another under autocast, and quick, captured."""
+        """ms per batch of frozen teachers: one after another under autocast; quick, captured, and what each took."""
         device, networks = self.device, self._networks(shape, members)
         plain = NetworkReference("ensemble", networks).to(device)
         x = torch.randn(shape.batch, 3, 32, 32, device=device).contiguous(memory_format=torch.channels_last)
@@ -190,7 +192,7 @@ class Bench:
                 plain(given)
 
         plainly()
-        found = {"plain_ms": timed(plainly, self.turns, device)}
+        found: dict[str, Any] = {"plain_ms": timed(plainly, self.turns, device)}
         if device == "cuda":
             quick = QuickReference(plain, torch.bfloat16, torch.device(device))
             stream = torch.cuda.Stream()
@@ -205,6 +207,7 @@ class Bench:
                 exact = plain(given).logits.float()
             found["difference"] = float((said - exact).norm() / exact.norm())
             found["quick_ms"] = timed(graph.replay, self.turns, device)
+            found["took"] = quick.took
         return found
 
     def student(self, shape: Shape, engine: Any, members: int) -> dict[str, Any]:
@@ -245,7 +248,7 @@ def measure(bench: Bench, shapes: list[Shape], members: list[int], engines: list
             for number in members:
                 name = f"{engine}_{number}"
                 found = bench.measured(shape, name, lambda s=shape, e=engine, n=number: bench.steps(s, e, n))
-                if "ms" in found:
+                if "ms" in found and "ms" in plain:
                     print(f"  {name} is {plain['ms'] / found['ms']:.1f}× as fast as the plain loop", flush=True)
         if around:
             number = members[-1]
@@ -269,19 +272,27 @@ def main() -> None:
     parser.add_argument("--jobs", nargs="*", help=f"of {', '.join(shape.name for shape in JOBS + GROWN)}")
     parser.add_argument("--engines", nargs="*")
     parser.add_argument("--members", type=int, nargs="*")
-    parser.add_argument("--turns", type=int, default=20)
-    parser.add_argument("--runs", type=int, default=3, help="of every engine; the plain loop runs once")
-    parser.add_argument("--rows", type=int, default=45_000)
+    parser.add_argument("--turns", type=int, help="steps that are timed; default 20")
+    parser.add_argument("--runs", type=int, help="of every engine, default 3; the plain loop runs once")
+    parser.add_argument("--rows", type=int, help="of the random data; default 45,000")
     parser.add_argument("--peak", type=float, default=H200_PEAK, help="the card's dense bf16 operations a second")
     parser.add_argument("--no-benchmark", action="store_true", help="cuDNN's own choice of kernels, untested")
     given = parser.parse_args()
     if given.plot is not None:
-        plot(given.plot, given.out or given.plot.with_suffix(".svg"))
+        try:
+            plot(given.plot, given.out or given.plot.with_suffix(".svg"))
+        except InputError as error:
+            parser.error(str(error))
         return
+    try:
+        for engine in given.engines or ():
+            check_engine(engine)
+    except InputError as error:
+        parser.error(str(error))
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.backends.cudnn.benchmark = not given.no_benchmark
-    if given.small:
-        given.rows, given.turns, given.runs = 512, 3, 1
+    rows, turns, runs = (512, 3, 1) if given.small else (45_000, 20, 3)
+    given.rows, given.turns, given.runs = given.rows or rows, given.turns or turns, given.runs or runs
     known = {shape.name: shape for shape in JOBS + GROWN + SMALL}
     default = SMALL if given.small else GROWN if given.grow else JOBS
     if unknown := set(given.jobs or ()) - set(known):

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from flipguard.ensembles.paired import NARROW, CannotPair, paired
-from flipguard.ensembles.quick import folded, quickened_pairs
+from flipguard.ensembles.quick import folded, quick_ways
 from flipguard.models import build_model
 
 B, C = 3, 7
@@ -96,8 +96,7 @@ def test_networks_of_other_kinds_are_refused() -> None:
 def test_quick_pairs_where_they_can_pay() -> None:
     """Two and one of three narrow networks; none of wide ones, and none of two kinds."""
     narrow = [network("resnet20", seed) for seed in (1, 2, 3)]
-    found = quickened_pairs(narrow, torch.float32)
-    assert found is not None
-    assert len(found) == 2
-    assert quickened_pairs([network("resnet10", seed, width=64) for seed in (1, 2)], torch.float32) is None
-    assert quickened_pairs([narrow[0], network("resnet10", 1, width=8)], torch.float32) is None
+    assert len(quick_ways(narrow, torch.float32)["in pairs"].networks) == 2
+    wide = [network("resnet10", seed, width=64) for seed in (1, 2)]
+    for networks in (wide, [narrow[0], network("resnet10", 1, width=8)], narrow[:1]):
+        assert "in pairs" not in quick_ways(networks, torch.float32)

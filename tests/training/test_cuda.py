@@ -12,7 +12,6 @@ import torch
 from flipguard.checkpoints import load_facts
 from flipguard.data import Augmentation, DataSet, Split
 from flipguard.ensembles import NetworkReference, QuickReference
-from flipguard.ensembles.quick import quickened_pairs
 from flipguard.methods import NoTreatment, build_method
 from flipguard.training import ModelSpec, Recipe, Seeds, TrainingError, fit_members, train_network
 from flipguard.training.network import begin_network
@@ -237,13 +236,19 @@ def test_quick_copies_say_what_the_networks_say() -> None:
 
 
 @pytest.mark.parametrize("name", ["resnet20", "wrn28_1"])
-def test_networks_in_pairs_say_what_they_say_alone(name: str) -> None:
+def test_every_way_of_asking_networks_says_what_they_say_alone(name: str) -> None:
     networks = [ModelSpec(name).build(C, seed).cuda().eval() for seed in (1, 2, 3)]
-    pairs = quickened_pairs(networks, torch.float32)
-    assert pairs is not None
     x = torch.randn(64, 3, 32, 32, device="cuda").contiguous(memory_format=torch.channels_last)
+    reference = QuickReference(NetworkReference("ensemble", networks), torch.float32, torch.device("cuda"))
+    patches = ", from patches"
+    assert list(reference._ways) == ["one by one", f"one by one{patches}", "in pairs", f"in pairs{patches}"]
     with torch.no_grad():
-        said = [*pairs[0].cuda()(x), pairs[1].cuda()(x)]
-        for found, network in zip(said, networks, strict=True):
-            exact = network(x)
-            assert float((found - exact).norm() / exact.norm()) < 5e-3
+        exact = torch.stack([network(x) for network in networks])
+        for way in reference._ways.values():
+            said = torch.stack(reference._said(way, x))
+            assert float((said - exact).norm() / exact.norm()) < 5e-3
+    zero = torch.zeros((), device="cuda")
+    said = reference(Batch(x, zero, zero, zero, zero)).logits
+    assert float((said - exact).norm() / exact.norm()) < 5e-3
+    assert len(reference.took) == 4
+    assert list(reference._ways) == [min(reference.took, key=reference.took.__getitem__)]

@@ -90,6 +90,72 @@ def test_weights_stay_the_networks_own(join: Callable[..., Joined]) -> None:
     check_same(joined, networks, inputs)
 
 
+class Watched(nn.BatchNorm2d):
+    """Keeps what it is given."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(channels)
+        self.given: list[tuple[torch.dtype, tuple[int, ...]]] = []
+
+    def forward(self, input: Tensor) -> Tensor:
+        self.given.append((input.dtype, input.stride()))
+        return super().forward(input)
+
+
+class Layouts(nn.Module):
+    """Convolutions that follow their weights' layout, and a value whose channels lie last by its own doing.
+
+    On a GPU autocast has what convolutions give in half precision; on the CPU it leaves mapped ones alone, so that the
+    type is set here.
+    """
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.first, self.second, self.head = nn.Conv2d(3, 5, 3), nn.Conv2d(5, 5, 3), nn.Linear(5, C)
+        self.norms = nn.ModuleList([Watched(5) for _ in range(3)])
+        self.dtype, self.types = dtype, list[torch.dtype]()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.norms[0](self.first(x).to(self.dtype)))
+        x = self.norms[1](self.second(x.float()).to(self.dtype))
+        self.types.append(x.dtype)
+        x = self.norms[2](x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2))
+        result: Tensor = self.head(x.float().square().mean((2, 3)))
+        return result
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("channels_last", [True, False])
+def test_what_is_mapped_is_plain(dtype: torch.dtype, channels_last: bool) -> None:
+    """vmap's rule for BatchNorm wants the input in the type of the statistics, and cuDNN's a layout that vmap knows."""
+    torch.manual_seed(0)
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    networks = [Layouts(dtype).to(memory_format=layout).train() for _ in range(M)]
+    alone = copy.deepcopy(networks)
+    inputs = [torch.randn(B, 3, 11, 11).contiguous(memory_format=layout) for _ in range(M)]
+    joined, first = stacked(networks), networks[0]
+    statistics = [norm.running_mean.data_ptr() for norm in first.norms]
+    said, wanted = joined.call(inputs), torch.stack([n(x) for n, x in zip(alone, inputs, strict=True)])
+    rounding = 1e-4 if dtype == torch.float32 else 0.02
+    torch.testing.assert_close(said, wanted, rtol=rounding, atol=rounding)
+    assert first.types == [dtype] == alone[0].types
+    given = [one for norm in first.norms for one in norm.given]
+    assert [dtype for dtype, _ in given] == [torch.float32] * 3
+    assert all(strides[1] > strides[3] for _, strides in given)
+    assert [norm.running_mean.data_ptr() for norm in first.norms] == statistics
+    assert not any("forward" in vars(module) for module in first.modules())
+    said.square().sum().backward()
+    joined.hand_out()
+    for one, other in zip(networks, alone, strict=True):
+        for mine, theirs in zip(one.norms, other.norms, strict=True):
+            torch.testing.assert_close(mine.running_mean, theirs.running_mean, rtol=rounding, atol=rounding)
+            torch.testing.assert_close(mine.running_var, theirs.running_var, rtol=rounding, atol=rounding)
+            assert mine.num_batches_tracked == 1
+        for parameter in one.parameters():
+            assert parameter.grad is not None
+            assert parameter.grad.stride() == parameter.stride()
+
+
 def layer(make: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
     return lambda: nn.Sequential(make())
 

@@ -12,21 +12,18 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from flipguard.ensembles.combine import stacked
 from flipguard.ensembles.paired import NARROW, CannotPair, paired
+from flipguard.ensembles.patches import Patches, from_patches, rounded_up, shared_stem, with_channels
 from flipguard.ensembles.references import NetworkReference
 from flipguard.models.fusion import UNTRACEABLE, fuse_layers, is_sum
 from flipguard.types import Batch, Output
 
 LOG = logging.getLogger("flipguard.training")
-CHANNELS = 8
-"""Tensor cores read channels in groups of eight: an image's three are padded with zeros."""
-
 WARM_UP, TRIED = 3, 5
 
 
@@ -83,26 +80,67 @@ def quickened(network: nn.Module, dtype: torch.dtype) -> nn.Module:
     A network with branches that depend on data cannot be traced; its copy is only cast.
     """
     try:
-        quick: nn.Module = _fused(folded(network))
+        return _quick(folded(network), dtype)
     except UNTRACEABLE:
-        quick = copy.deepcopy(network).eval()
-    return _cast(quick, dtype)
+        return _cast(copy.deepcopy(network).eval(), dtype)
 
 
-def quickened_pairs(networks: Sequence[nn.Module], dtype: torch.dtype) -> list[nn.Module] | None:
-    """The same for two networks at a time, which answer as one (`paired`), and for one that is left over.
+class Way(nn.Module):
+    """Quick copies that answer the same images, each for one network or, with a tuple, for two."""
 
-    None where that cannot be done, or where no convolution is narrow enough to gain by it.
-    """
+    def __init__(self, networks: Sequence[nn.Module], patches: nn.Module | None = None) -> None:
+        super().__init__()
+        self.networks, self.patches = nn.ModuleList(networks), patches
+
+    def read(self, x: Tensor) -> Tensor:
+        """What the networks are given of the images (B, C, h, w)."""
+        given: Tensor = x if self.patches is None else self.patches(x)
+        return given
+
+
+def quick_ways(networks: Sequence[nn.Module], dtype: torch.dtype) -> dict[str, Way]:
+    """By name, the ways in which the networks can be asked; which is the quickest depends on the device."""
     try:
-        plain = [folded(network) for network in networks]
-        if not any(isinstance(layer, nn.Conv2d) and layer.out_channels <= NARROW for layer in plain[0].modules()):
-            return None
-        twos = zip(plain[::2], plain[1::2], strict=False)
-        found = [_cast(_fused(paired(first, second)), dtype) for first, second in twos]
+        ways = _ways("one by one", [folded(network) for network in networks], dtype)
+    except UNTRACEABLE:
+        return {"one by one": Way([quickened(network, dtype) for network in networks])}
+    try:
+        return {**ways, **_ways("in pairs", _pairs(networks), dtype)}
     except (*UNTRACEABLE, CannotPair):
-        return None
-    return [*found, quickened(networks[-1], dtype)] if len(networks) % 2 else found
+        return ways
+
+
+def _ways(name: str, plain: Sequence[fx.GraphModule], dtype: torch.dtype) -> dict[str, Way]:
+    stem = shared_stem(plain)
+    # Before the first convolutions are padded, as all other layers are shared.
+    reading = [] if stem is None else [from_patches(network) for network in plain]
+    ways = {name: Way([_quick(network, dtype) for network in plain])}
+    if stem is not None:
+        patches = _cast(Patches(stem), dtype)
+        ways[f"{name}, from patches"] = Way([_quick(network, dtype) for network in reading], patches)
+    return ways
+
+
+def _pairs(networks: Sequence[nn.Module]) -> list[fx.GraphModule]:
+    """Two networks at a time, which answer as one (`paired`), and one that may be left over.
+
+    Raises where that cannot be done, or where no convolution is narrow enough to gain by it.
+    """
+    plain = [folded(network) for network in networks]
+    narrow = any(isinstance(layer, nn.Conv2d) and layer.out_channels <= NARROW for layer in plain[0].modules())
+    if len(plain) < 2 or not narrow:
+        raise CannotPair("there is nothing to gain by it")
+    found = [paired(first, second) for first, second in zip(plain[::2], plain[1::2], strict=False)]
+    return [*found, plain[-1]] if len(plain) % 2 else found
+
+
+def apart(said: Sequence[Any]) -> list[Tensor]:
+    """Each network's logits, whether it was asked alone or with another."""
+    return [logits for one in said for logits in (one if isinstance(one, tuple) else (one,))]
+
+
+def _quick(plain: fx.GraphModule, dtype: torch.dtype) -> nn.Module:
+    return _cast(_fused(plain), dtype)
 
 
 def _fused(plain: fx.GraphModule) -> fx.GraphModule:
@@ -124,12 +162,15 @@ def _pad_inputs(traced: fx.GraphModule) -> None:
             continue
         user = next(iter(node.users))
         conv = modules.get(str(user.target))
-        missing = -conv.in_channels % CHANNELS if isinstance(conv, nn.Conv2d) and conv.groups == 1 else 0
-        if isinstance(conv, nn.Conv2d) and missing:
-            conv.weight = nn.Parameter(F.pad(conv.weight.data, (0, 0, 0, 0, 0, missing)), requires_grad=False)
-            conv.in_channels += missing
+        again = sum(node.target == user.target for node in traced.graph.nodes) > 1
+        if not isinstance(conv, nn.Conv2d) or conv.groups != 1 or again:
+            continue
+        wanted = rounded_up(conv.in_channels)
+        if wanted > conv.in_channels:
+            conv.weight = nn.Parameter(with_channels(conv.weight.data, wanted), requires_grad=False)
+            conv.in_channels = wanted
             with traced.graph.inserting_after(node):
-                padded = traced.graph.call_function(F.pad, (node, (0, 0, 0, 0, 0, missing)))
+                padded = traced.graph.call_function(with_channels, (node, wanted))
             user.replace_input_with(node, padded)
     traced.recompile()
 
@@ -137,9 +178,9 @@ def _pad_inputs(traced: fx.GraphModule) -> None:
 class QuickReference:
     """A network reference whose logits come from quick copies, side by side on streams of their own.
 
-    Where their convolutions are narrow, two networks at a time may be quicker: the first call measures which, and keeps
-    what it `took` in milliseconds. Features, and inputs that are differentiated, still go through the networks
-    themselves. Logits come back as float32.
+    Where their convolutions are narrow, two networks at a time may be quicker, and what their first convolutions read
+    may be gathered once for all: the first call measures, and keeps what each way `took` in milliseconds. Features, and
+    inputs that are differentiated, still go through the networks themselves. Logits come back as float32.
     """
 
     def __init__(self, reference: NetworkReference, dtype: torch.dtype, device: torch.device) -> None:
@@ -147,10 +188,7 @@ class QuickReference:
         self.differentiable = reference.differentiable
         self._reference, self._dtype = reference, dtype
         self.took: dict[str, float] = {}
-        ways = {"one by one": [quickened(network, dtype) for network in reference.networks]}
-        if (pairs := quickened_pairs(reference.networks, dtype)) is not None and len(reference.networks) > 1:
-            ways["in pairs"] = pairs
-        self._ways = {name: [network.to(device) for network in networks] for name, networks in ways.items()}
+        self._ways = {name: way.to(device) for name, way in quick_ways(list(reference.networks), dtype).items()}
         self._streams: Sequence[torch.cuda.Stream] = [torch.cuda.Stream(device) for _ in reference.networks[1:]]
 
     def __call__(self, batch: Batch, *, features: bool = False) -> Output:
@@ -163,23 +201,24 @@ class QuickReference:
                 self._choose(x)
             return Output(stacked(self._said(next(iter(self._ways.values())), x), self.name).float())
 
-    def _said(self, networks: Sequence[nn.Module], x: Tensor) -> list[Tensor]:
+    def _said(self, way: Way, x: Tensor) -> list[Tensor]:
         here = torch.cuda.current_stream()
+        given, networks = way.read(x), way.networks
         said: list[Any] = [None] * len(networks)
         streams = self._streams[: len(networks) - 1]
         for place, stream in enumerate(streams, start=1):
             stream.wait_stream(here)
             with torch.cuda.stream(stream):
-                said[place] = networks[place](x)
-        said[0] = networks[0](x)
+                said[place] = networks[place](given)
+        said[0] = networks[0](given)
         for stream in streams:
             here.wait_stream(stream)
-        return [logits for one in said for logits in (one if isinstance(one, tuple) else (one,))]
+        return apart(said)
 
     def _choose(self, x: Tensor) -> None:
-        self.took = {name: _milliseconds(partial(self._said, networks, x)) for name, networks in self._ways.items()}
+        self.took = {name: _milliseconds(partial(self._said, way, x)) for name, way in self._ways.items()}
         best = min(self.took, key=self.took.__getitem__)
-        told = ", ".join(f"{name} {time:.2f} ms" for name, time in self.took.items())
+        told = "; ".join(f"{name} {time:.2f} ms" for name, time in self.took.items())
         LOG.info("%d networks as '%s' are asked %s (%s a batch)", self.members, self.name, best, told)
         self._ways = {best: self._ways[best]}
 

@@ -7,11 +7,13 @@ own; only their memory becomes rows of tensors that one pass over all networks c
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from flipguard.training.capture import CannotCapture
 
@@ -81,7 +83,8 @@ def check_alike(networks: Sequence[nn.Module]) -> None:
 def stacked(networks: Sequence[nn.Module]) -> Joined:
     """The first network's forward pass mapped by torch.func over the weights and statistics of all.
 
-    A pass that draws random numbers (dropout) is refused by vmap: members would not draw what they draw alone.
+    A pass that draws random numbers (dropout) is refused by vmap: members would not draw what they draw alone. Under
+    vmap torch knows no layout but the plain one, so weights are read in it; the networks' own keep theirs.
     """
     check_alike(networks)
     weights: list[tuple[Tensor, Sequence[nn.Parameter]]] = []
@@ -101,10 +104,36 @@ def stacked(networks: Sequence[nn.Module]) -> Joined:
     def call(inputs: list[Any]) -> Tensor:
         first = inputs[0]
         x = {n: torch.stack([i[n] for i in inputs]) for n in first} if isinstance(first, dict) else torch.stack(inputs)
-        logits: Tensor = vmap(one)(parameters, buffers, x)
+        with _mappable_norms(networks[0]):
+            logits: Tensor = vmap(one)({name: rows.contiguous() for name, rows in parameters.items()}, buffers, x)
         return logits
 
     return Joined(call, weights, networks[0])
+
+
+@contextmanager
+def _mappable_norms(network: nn.Module) -> Iterator[None]:
+    """Within, BatchNorm takes what its rule under vmap can do, and gives back the type that it gives alone."""
+    norms = [(norm, vars(norm).get("forward")) for norm in network.modules() if isinstance(norm, _BatchNorm)]
+    try:
+        for norm, _ in norms:
+            norm.forward = partial(_plainly_normalised, norm, norm.forward)
+        yield
+    finally:
+        for norm, own in norms:
+            vars(norm).pop("forward", None)
+            if own is not None:
+                norm.forward = own
+
+
+def _plainly_normalised(norm: _BatchNorm, forward: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    # The rule normalises with weights of the input's type, which the running statistics must then have too.
+    kept = next((tensor for tensor in (norm.running_mean, norm.weight) if tensor is not None), x)
+    wide = x.to(kept.dtype)
+    # cuDNN's BatchNorm asks for channels last where strides look like it, and vmap cannot answer.
+    if x.dim() > 2 and x.stride(1) < x.stride(-1):
+        wide = wide.contiguous()
+    return forward(wide).to(x.dtype)
 
 
 @torch.no_grad()
