@@ -7,7 +7,7 @@ from typing import Any
 from flipguard.analysis.draw import draw
 from flipguard.analysis.plots import Panel, Plot, Series
 
-ENGINES = ("plain", "captured", "grouped", "stacked", "compiled")
+ENGINES = ("plain", "captured", "grouped", "stacked", "compiled", "paired")
 
 
 def series(figures: dict[str, Any]) -> list[Series]:
