@@ -6,7 +6,7 @@ channels, or whatever mixes channels, parts the networks' ways: from there on ea
 """
 
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -158,8 +158,9 @@ class Pairing:
         return self.cut[node]
 
     def _for_one(self, node: fx.Node, place: int) -> fx.Node:
-        named: Callable[[fx.Node], fx.Node] = lambda part: self._same[part] if place else part  # noqa: E731
-        mapped: Callable[[fx.Node], Any] = lambda part: self.each(named(part)).nodes[place]  # noqa: E731
+        def mapped(part: fx.Node) -> Any:
+            return self.each(self._same[part] if place else part).nodes[place]
+
         if node.op != "call_module":
             return self.graph.node_copy(node, mapped)
         args, kwargs = fx.map_arg((node.args, node.kwargs), mapped)
