@@ -19,24 +19,28 @@ B, C = 5, 7
 
 
 class Odd(nn.Module):
-    """Biases, padding, a wide convolution of the images, one in groups, one used twice, one that does not learn."""
+    """A joint value that is read by what cannot be joint: a convolution in groups, one and a norm that are used twice,
+    one that does not learn; with biases, windows, convolutions padded by a word, and a wide one of the images."""
 
     def __init__(self) -> None:
         super().__init__()
         self.stem, self.second = nn.Conv2d(3, 6, 3, padding=1), nn.Conv2d(3, 6, 3, padding="same")
         self.over, self.wide = nn.Conv2d(3, 34, 1), nn.Conv2d(6, 34, 3, stride=2, padding=1)
         self.twice, self.fixed = nn.Conv2d(6, 6, 1), nn.Conv2d(6, 6, 1)
-        self.apart = nn.Conv2d(6, 6, 3, padding=1, groups=2)
+        self.apart, self.again = nn.Conv2d(6, 6, 3, padding=1, groups=2), nn.BatchNorm2d(6)
         self.bare, self.norm = nn.BatchNorm2d(6, affine=False), nn.BatchNorm2d(6)
-        self.unused, self.head = nn.Conv2d(6, 5, 1), nn.Linear(34, C)
+        self.worded = nn.Conv2d(6, 34, 3, padding="same")
+        self.unused, self.head = nn.Conv2d(6, 5, 1), nn.Linear(40, C)
         self.fixed.requires_grad_(False)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = F.pad(self.norm(self.stem(x)), (1, 0, 0, 1))[..., 1:, :-1] + self.second(x)
+        y = F.pad(self.norm(self.stem(x)), (1, 0, 0, 1))[..., 1:, :-1]
         y = F.max_pool2d(torch.relu(self.bare(y)), 2, 1)
-        y = self.twice(torch.relu(self.twice(y))) + self.fixed(y) + self.apart(y)
         self.unused(y)
-        result: Tensor = self.head((self.wide(y) + self.over(x)[..., :-1:2, :-1:2]).mean((2, 3)))
+        z = self.twice(torch.relu(self.twice(y))) + self.fixed(y) + self.apart(y) + self.again(self.again(y))
+        z = z + self.second(x)[..., 1:, 1:]
+        wide = self.wide(y) + self.over(x)[..., :-1:2, :-1:2] + self.worded(y)[..., ::2, ::2]
+        result: Tensor = self.head(torch.cat([wide, z[..., ::2, ::2]], 1).mean((2, 3)))
         return result
 
 
