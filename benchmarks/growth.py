@@ -9,7 +9,7 @@ from flipguard.analysis.draw import draw
 from flipguard.analysis.plots import Panel, Plot, Series
 from flipguard.types import InputError
 
-ENGINES = ("plain", "captured", "grouped", "stacked", "compiled")
+ENGINES = ("plain", "captured", "grouped", "stacked", "compiled", "paired")
 """In the order of their colours; others that a file has come after them."""
 AROUND = ("teachers", "student")
 """Figures of something else than members."""

@@ -74,7 +74,10 @@ class Shape:
 JOBS = [Shape("resnet18", 32, 512), Shape("resnet18", 32, 128), Shape("resnet18", 64, 512), Shape("resnet10", 32, 512)]
 GROWN = [Shape("resnet18", width, batch) for width in (32, 64) for batch in (512, 128)]
 SMALL = [Shape("resnet20", 4, 8)]
-ENGINES = {"cuda": ("captured", "grouped", "stacked", "compiled"), "cpu": ("plain", "grouped", "stacked")}
+ENGINES = {
+    "cuda": ("captured", "paired", "grouped", "stacked", "compiled"),
+    "cpu": ("plain", "paired", "grouped", "stacked"),
+}
 
 
 def random_images(rows: int, device: str) -> DataSet:

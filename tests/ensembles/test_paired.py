@@ -51,6 +51,12 @@ def test_narrow_convolutions_are_done_together_and_wide_ones_apart() -> None:
     assert all(conv.out_channels > NARROW for conv in shared)
 
 
+def test_shortcuts_without_weights_stay_joint_while_they_are_narrow() -> None:
+    """ResNet-20: 13 convolutions of 16 and 32 channels together, with a padded shortcut between; 6 of 64 for each."""
+    one, other = (folded(network("resnet20", seed)) for seed in (1, 2))
+    assert sum(isinstance(m, nn.Conv2d) for m in paired(one, other).modules()) == 13 + 2 * 6
+
+
 class Gated(nn.Module):
     """A joint value that meets something by sample and channel, which cannot be done together."""
 

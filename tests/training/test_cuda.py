@@ -71,7 +71,7 @@ def test_five_captured_steps_are_the_plain_loops(optimiser: Any) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize("engine", ["captured", "compiled", "stacked", "grouped"])
+@pytest.mark.parametrize("engine", ["captured", "compiled", "stacked", "grouped", "paired"])
 @pytest.mark.parametrize("channels_last", [True, False])
 def test_five_steps_of_members_are_within_bf16_rounding(engine: Any, channels_last: bool, tmp_path: Path) -> None:
     """Three at a time, each against itself alone in the plain loop; rounding is how far that is from float32."""
@@ -91,9 +91,9 @@ def test_five_steps_of_members_are_within_bf16_rounding(engine: Any, channels_la
         assert apart < max(0.05, 2 * rounding, 3 * noise)
 
 
-@pytest.mark.parametrize("engine", ["stacked", "grouped"])
+@pytest.mark.parametrize("engine", ["stacked", "grouped", "paired"])
 def test_members_in_one_step_are_closer_still_in_float32(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Grouped convolutions are other kernels, which round TensorFloat-32 in another order.
+    # Grouped and joint convolutions are other kernels, which round TensorFloat-32 in another order.
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     recipe = replace(RECIPE, precision="float32", channels_last=False)
     members = fit_members(MODEL, images(), recipe, [1, 2, 3], augmentation=Augmentation(), device="cuda", engine=engine)

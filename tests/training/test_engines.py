@@ -120,6 +120,6 @@ def test_which_engine_to_use(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_no_such_engine(data: DataSet) -> None:
     with pytest.raises(
-        InputError, match="engine must be one of auto, plain, captured, compiled, stacked, grouped, got 'f"
+        InputError, match="engine must be one of auto, plain, captured, compiled, stacked, grouped, paired, got 'f"
     ):
         begun(data, engine="fast")

@@ -1,5 +1,6 @@
 """Our own kernels against torch's: on a GPU, or without one by Triton's interpreter (`make kernels`)."""
 
+import copy
 import os
 
 import pytest
@@ -12,8 +13,11 @@ if DEVICE == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
 
 from flipguard.models import build_model  # noqa: E402
 from flipguard.models.resnet import Residual  # noqa: E402
+from flipguard.training.blocks import Blocks  # noqa: E402
 from flipguard.training.forwards import with_fused_norms  # noqa: E402
+from flipguard.training.grouped import plainly_traced  # noqa: E402
 from flipguard.training.normalisation import FusedNorm, fresh_counts, norm_add_relu  # noqa: E402
+from flipguard.training.paired import _Pairing  # noqa: E402
 
 
 @pytest.mark.parametrize(("rows", "channels", "side"), [(5, 7, 3), (13, 32, 9), (33, 200, 5)])
@@ -118,3 +122,25 @@ def test_a_residual_network_of_fused_norms_says_and_learns_the_same(name: str, m
     torch.testing.assert_close(found[1][0], found[0][0], rtol=1e-3, atol=1e-3)
     for got, right in zip(found[1][1], found[0][1], strict=True):
         assert float((got - right).norm()) <= 1e-2 * float(right.norm()) + 1e-5
+
+
+def test_norms_of_a_pair_give_each_network_its_half() -> None:
+    """Where the ways part: one looks at both networks' channels, and each network's two readers have its own."""
+    torch.manual_seed(0)
+    networks = [build_model("resnet18", classes=10, width=32).to(DEVICE) for _ in range(2)]
+    plain, quick = (
+        _Pairing(*(plainly_traced(network) for network in copies), None)
+        for copies in (networks, [copy.deepcopy(network) for network in networks])
+    )
+    whole, fused = plain.made(), with_fused_norms(quick.made())
+    halves = [norm.spans for norm in fused.modules() if isinstance(norm, FusedNorm) and len(norm.spans) > 2]
+    assert [sorted(spans) for spans in halves] == [[(0, 32), (0, 32), (0, 64), (32, 32), (32, 32)]]
+    x = [torch.randn(6, 3, 16, 16, device=DEVICE) for _ in networks]
+    found = []
+    for pairing, graph in ((plain, whole), (quick, fused)):
+        blocks = Blocks(pairing.blocks)
+        blocks.begin()
+        torch.stack(graph(*x)).square().sum().backward()
+        found.append([block.tensor.grad for block in pairing.blocks])
+    for got, right in zip(found[1], found[0], strict=True):
+        assert float((got - right).norm()) <= 1e-2 * float(right.norm())  # type: ignore[operator,union-attr]

@@ -1,5 +1,6 @@
 """Members in one step: each ends with the weights that it has alone; what cannot go together says why."""
 
+import logging
 from dataclasses import replace
 from typing import Any
 
@@ -24,16 +25,19 @@ from flipguard.training import (
 from flipguard.training.capture import CannotCapture
 from flipguard.training.engines import Engine
 from flipguard.training.errors import OutOfMemory
-from flipguard.training.together import Together
+from flipguard.training.together import Together, group_size
 from flipguard.training.waves import in_groups
 from flipguard.types import Normalisation
 
 C, B, STEPS, SEEDS = 7, 13, 5, (1, 2, 3)
 RECIPE = Recipe(epochs=1, batch_size=B, learning_rate=0.05, clip_norm=5.0)
 BOTH = pytest.mark.parametrize("engine", ["stacked", "grouped"])
+ALL = pytest.mark.parametrize("engine", ["stacked", "grouped", "paired"])
 MODELS = {
     "resnet20": ModelSpec("resnet20", {"width": 3}),
     "resnet10": ModelSpec("resnet10", {"width": 5}),
+    "resnet18": ModelSpec("resnet18", {"width": 8}),
+    "resnet18_w32": ModelSpec("resnet18", {"width": 32}),
     "cnn": ModelSpec("cnn", {"in_channels": 3, "width": 5, "feature_width": 11}),
     "mlp": ModelSpec("mlp", {"input_size": 3 * 11 * 11, "hidden": (13,)}),
 }
@@ -62,7 +66,10 @@ def alone(model: ModelSpec, recipe: Recipe, seed: int, **options: Any) -> dict[s
 
 def together(engine: Engine, model: ModelSpec, recipe: Recipe, **options: Any) -> list[dict[str, Tensor]]:
     runs = [begun(model, recipe, seed, **options) for seed in SEEDS]
-    assert sum(1 for _ in Together(runs, engine).updates()) == recipe.epochs * STEPS
+    size = group_size(engine, len(runs))
+    for start in range(0, len(runs), size):
+        updates = Together(runs[start : start + size], engine).updates()
+        assert sum(1 for _ in updates) == recipe.epochs * STEPS
     assert {run.engine for run in runs} == {engine}
     return [dict(run.released().state_dict()) for run in runs]
 
@@ -75,8 +82,11 @@ def distance(one: dict[str, Tensor], other: dict[str, Tensor], start: nn.Module)
     return (apart / moved) ** 0.5
 
 
-@BOTH
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    ("engine", "name"),
+    [(engine, name) for engine in ("stacked", "grouped") for name in ("resnet20", "resnet10", "cnn", "mlp")]
+    + [("paired", name) for name in MODELS if name != "mlp"],
+)
 def test_five_steps_are_those_of_each_alone(name: str, engine: Engine) -> None:
     """Own initialisation, order, crops, clipping and BatchNorm statistics; a schedule; momentum."""
     model = MODELS[name]
@@ -91,7 +101,7 @@ def test_five_steps_are_those_of_each_alone(name: str, engine: Engine) -> None:
     assert distance(found[0], found[1], model.build(C, 1)) > 0.1
 
 
-@BOTH
+@ALL
 @pytest.mark.parametrize(
     "recipe",
     [
@@ -105,7 +115,7 @@ def test_optimisers_and_layouts(engine: Engine, recipe: Recipe) -> None:
         assert distance(member, alone(MODELS["cnn"], recipe, seed), MODELS["cnn"].build(C, seed)) < 1e-4
 
 
-@BOTH
+@ALL
 def test_bf16_is_within_its_rounding(engine: Engine) -> None:
     model, half = MODELS["resnet20"], replace(RECIPE, precision="bf16")
     for seed, member in zip(SEEDS, together(engine, model, half), strict=True):
@@ -114,13 +124,13 @@ def test_bf16_is_within_its_rounding(engine: Engine) -> None:
         assert distance(member, plain, start) < 2 * rounding < 0.5
 
 
-@BOTH
+@ALL
 def test_the_method_is_each_members_own(engine: Engine) -> None:
-    smooth = build_method("none", label_smoothing=0.2)
-    for seed, member in zip(SEEDS, together(engine, MODELS["mlp"], RECIPE, method=smooth), strict=True):
-        start = MODELS["mlp"].build(C, seed)
-        assert distance(member, alone(MODELS["mlp"], RECIPE, seed, method=smooth), start) < 1e-4
-        assert distance(member, alone(MODELS["mlp"], RECIPE, seed), start) > 1e-2
+    smooth, model = build_method("none", label_smoothing=0.2), MODELS["cnn" if engine == "paired" else "mlp"]
+    for seed, member in zip(SEEDS, together(engine, model, RECIPE, method=smooth), strict=True):
+        start = model.build(C, seed)
+        assert distance(member, alone(model, RECIPE, seed, method=smooth), start) < 1e-4
+        assert distance(member, alone(model, RECIPE, seed), start) > 1e-3
 
 
 @pytest.mark.parametrize(
@@ -151,6 +161,7 @@ def asks_twice(student: Any, references: Any, batch: Any) -> Any:
         ("stacked", {}, asks_twice, "the method asks its student for more than the logits of the batch"),
         ("stacked", {"dropout": 0.2}, NoTreatment(), "the step fails (vmap: called random operation"),
         ("grouped", {"dropout": 0.2}, NoTreatment(), "dropout would not draw what members draw alone"),
+        ("paired", {}, NoTreatment(), "no convolution is narrow enough to gain by it"),
     ],
 )
 def test_what_cannot_go_together_goes_alone(
@@ -185,6 +196,39 @@ def test_a_group_that_does_not_fit_is_halved(monkeypatch: pytest.MonkeyPatch) ->
     assert waves == [[0, 1], [2, 3], [4]]
 
 
+@pytest.mark.parametrize(("most", "tries"), [(2, [2, 2, 1]), (1, [2, 1, 1, 1, 1, 1])])
+def test_pairs_go_side_by_side(
+    most: int, tries: list[int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two pairs and one that is left over, an update of each in turn; where no pair fits, each by itself."""
+    caplog.set_level(logging.INFO)
+    tried: list[int] = []
+    order: list[int] = []
+
+    class Small(Together):
+        def updates(self) -> Any:
+            tried.append(len(self.runs))
+            if len(self.runs) > most:
+                raise OutOfMemory("too many")
+            for _ in super().updates():
+                order.append(len(self.runs))
+                yield
+
+    monkeypatch.setattr("flipguard.training.waves.Together", Small)
+    # The CPU does not say how much room it has, and takes one group at a time.
+    monkeypatch.setattr("flipguard.training.waves._has_room", lambda device, need: True)
+    model = MODELS["cnn"]
+    weights = {}
+    for wave, _ in in_groups(list(range(5)), lambda s: begun(model, RECIPE, s), "paired", "cpu"):
+        assert [seed for seed, _ in wave] == [0, 1, 2, 3, 4]
+        weights = {seed: dict(run.released().state_dict()) for seed, run in wave}
+    assert tried == tries
+    assert order == tries[-len(order) // STEPS :] * STEPS
+    assert "5 networks side by side (paired)" in caplog.messages
+    for seed, member in weights.items():
+        assert distance(member, alone(model, RECIPE, seed), model.build(C, seed)) < 1e-4
+
+
 def test_one_that_never_fits_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     class Never(Together):
         def updates(self) -> Any:
@@ -196,7 +240,7 @@ def test_one_that_never_fits_is_an_error(monkeypatch: pytest.MonkeyPatch) -> Non
         list(in_groups([0, 1], lambda s: begun(MODELS["mlp"], RECIPE, s), "stacked", "cpu"))
 
 
-@BOTH
+@ALL
 def test_a_loss_that_is_not_finite_names_its_rows(engine: Engine) -> None:
     recipe = replace(RECIPE, learning_rate=1e30, warmup=0.0, clip_norm=None)
     with pytest.raises(TrainingError, match=r"not finite at epoch 0, step \d \(training rows \d"):

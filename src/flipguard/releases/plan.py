@@ -178,7 +178,7 @@ class TrainPlan(Strict):
     checkpoint_every: Annotated[int, Field(ge=1, description="steps between two saved states")] = 200
     device: Annotated[str, Field(description="cpu, cuda, cuda:1, or auto")] = "auto"
     engine: Annotated[
-        Literal["auto", "plain", "captured", "compiled", "stacked", "grouped"],
+        Literal["auto", "plain", "captured", "compiled", "stacked", "grouped", "paired"],
         Field(description="how updates are carried out; auto measures where members share a GPU"),
     ] = "auto"
     processes: Annotated[int | None, Field(ge=1, description="members trained side by side on the CPU")] = None

@@ -6,6 +6,7 @@ that are cast together, and gradients go back together. The casts are the same, 
 """
 
 from collections import Counter
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, fx, nn
@@ -13,13 +14,18 @@ from torch.nn import functional as F
 
 
 class AtOnce:
-    """The casts of one traced network: `begin` before a forward pass, `end` after its backward pass."""
+    """The casts of one traced network: `begin` before a forward pass, `end` after its backward pass.
 
-    def __init__(self, traced: fx.GraphModule, dtype: torch.dtype) -> None:
+    `others` are weights, with copies of them, that are read elsewhere and cast with these.
+    """
+
+    def __init__(
+        self, traced: fx.GraphModule, dtype: torch.dtype, others: Sequence[tuple[nn.Parameter, Tensor]] = ()
+    ) -> None:
         uses = Counter(str(node.target) for node in traced.graph.nodes if node.op == "call_module")
         # A layer that is used twice would add up its gradients in half precision.
         once = [node for node in traced.graph.nodes if uses[str(node.target)] == 1 and _casts(traced, node)]
-        pairs = [pair for node in once for pair in _in_place_of(traced, node, dtype).weights()]
+        pairs = [pair for node in once for pair in _in_place_of(traced, node, dtype).weights()] + list(others)
         traced.recompile()
         self._masters, self._copies = [master for master, _ in pairs], [copy for _, copy in pairs]
 
@@ -43,7 +49,11 @@ class AtOnce:
             torch._foreach_copy_(grads, [grad for _, grad in fresh])
             for (master, _), grad in zip(fresh, grads, strict=True):
                 master.grad = grad
-        for _, copy in found:
+        self.forget()
+
+    def forget(self) -> None:
+        """No gradient is left in the copies."""
+        for copy in self._copies:
             copy.grad = None
 
 

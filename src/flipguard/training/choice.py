@@ -18,14 +18,14 @@ from flipguard.training.capture import CannotCapture
 from flipguard.training.engines import JOINT, Engine
 from flipguard.training.errors import OutOfMemory
 from flipguard.training.loop import Run
-from flipguard.training.together import Together
+from flipguard.training.together import Together, group_size
 from flipguard.training.waves import free_memory
 from flipguard.types import InputError
 
 LOG = logging.getLogger("flipguard.training")
 Task = TypeVar("Task")
-CANDIDATES: tuple[Engine, ...] = ("captured", "grouped", "stacked", "compiled")
-SET_UP_SECONDS: Mapping[str, float] = {"grouped": 2.0, "stacked": 2.0, "compiled": 20.0}
+CANDIDATES: tuple[Engine, ...] = ("captured", "paired", "grouped", "stacked", "compiled")
+SET_UP_SECONDS: Mapping[str, float] = {"paired": 2.0, "grouped": 2.0, "stacked": 2.0, "compiled": 20.0}
 """What trying a candidate is reckoned to cost; the first one's set-up is needed in any case."""
 LIKE: Mapping[str, Engine] = {"stacked": "grouped"}
 """torch.func runs the same grouped convolutions, and copies more around them."""
@@ -137,16 +137,15 @@ def _synchronise(device: str) -> None:
 def trial(runs: Callable[[], Sequence[Run]], engine: Engine) -> Iterator[None]:
     """Updates of several runs side by side by an engine; CannotCapture where it is another that they fall back to."""
     begun = runs()
-    if engine in JOINT:
-        yield from Together(begun, engine).updates()
-        return
-    moving = [run.updates() for run in begun]
+    size = group_size(engine, len(begun)) if engine in JOINT else 1
+    groups = [begun[start : start + size] for start in range(0, len(begun), size)]
+    moving = [(Together(group, engine) if engine in JOINT else group[0]).updates() for group in groups]
     while True:
-        for run, updates in zip(begun, moving, strict=True):
+        for group, updates in zip(groups, moving, strict=True):
             if next(updates, moving) is moving:
                 return
-            if run.engine != engine:
-                raise CannotCapture(f"it falls back to {run.engine}")
+            if group[0].engine != engine:
+                raise CannotCapture(f"it falls back to {group[0].engine}")
         yield
 
 

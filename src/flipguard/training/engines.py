@@ -5,8 +5,9 @@ captured  the whole step as a CUDA graph, each run's on a stream of its own
 compiled  the network through torch.compile, the step then captured
 stacked   several networks in one step: torch.func maps one network's forward pass over all their weights
 grouped   several networks in one step: one wide network of grouped convolutions and per-channel BatchNorm
+paired    two networks in one step, as one where their convolutions are narrow; each pair's captured on its own stream
 
-The last two are for networks of one kind that are trained side by side (`together`). "auto" measures where several
+The last three are for networks of one kind that are trained side by side (`together`). "auto" measures where several
 networks share a GPU (`choice`), captures where one has it for itself, and is plain on the CPU.
 """
 
@@ -27,9 +28,9 @@ if TYPE_CHECKING:
     from flipguard.training.loop import Run
 
 LOG = logging.getLogger("flipguard.training")
-Engine = Literal["auto", "plain", "captured", "compiled", "stacked", "grouped"]
+Engine = Literal["auto", "plain", "captured", "compiled", "stacked", "grouped", "paired"]
 ENGINES: tuple[Engine, ...] = get_args(Engine)
-JOINT: tuple[Engine, ...] = ("stacked", "grouped")
+JOINT: tuple[Engine, ...] = ("stacked", "grouped", "paired")
 
 
 def check_engine(engine: str) -> None:

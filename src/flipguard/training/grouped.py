@@ -59,11 +59,7 @@ def grouped(networks: Sequence[nn.Module]) -> Joined:
     What it reads is the first network's graph, so the others must not take another path.
     """
     check_alike(networks)
-    _check_plain(networks[0])
-    try:
-        traced = fx.symbolic_trace(networks[0])
-    except UNTRACEABLE as error:
-        raise CannotCapture("the network's graph cannot be traced") from error
+    traced = plainly_traced(networks[0])
     weights: Pairs = []
     _widen(traced, networks, weights)
     wide: nn.Module = traced
@@ -80,11 +76,20 @@ def grouped(networks: Sequence[nn.Module]) -> Joined:
     return Joined(call, weights, wide)
 
 
-def _check_plain(network: nn.Module) -> None:
+def plainly_traced(network: nn.Module) -> fx.GraphModule:
+    """The graph of a network that has one input and layers that keep what they do to themselves."""
     if len(list(network.named_parameters(remove_duplicate=False))) > len(list(network.parameters())):
         raise CannotCapture("two layers share their weights")
     if any(module._forward_hooks or module._forward_pre_hooks for module in network.modules()):
         raise CannotCapture("a layer has hooks")
+    try:
+        traced = fx.symbolic_trace(network)
+    except UNTRACEABLE as error:
+        raise CannotCapture("the network's graph cannot be traced") from error
+    inputs = sum(node.op == "placeholder" for node in traced.graph.nodes)
+    if inputs != 1:
+        raise CannotCapture(f"the network takes {inputs} inputs")
+    return traced
 
 
 def _widen(traced: fx.GraphModule, networks: Sequence[nn.Module], weights: Pairs) -> None:
@@ -94,22 +99,18 @@ def _widen(traced: fx.GraphModule, networks: Sequence[nn.Module], weights: Pairs
         if node.op == "call_module":
             name = str(node.target)
             if name not in done:
-                traced.set_submodule(name, _wide_layer([n.get_submodule(name) for n in networks], weights))
+                traced.set_submodule(name, wide_layer([n.get_submodule(name) for n in networks], weights))
                 done.add(name)
         elif node.op == "call_function":
             node.target = _wide_function(node, len(networks))
-        elif node.op == "call_method":
-            _check_method(node)
-        elif node.op not in ("placeholder", "output"):
-            raise CannotCapture(f"the network uses {node.target} outside of a layer")
-    inputs = [node for node in traced.graph.nodes if node.op == "placeholder"]
-    if len(inputs) != 1:
-        raise CannotCapture(f"the network takes {len(inputs)} inputs")
+        else:
+            _check_other(node)
     traced.recompile()
 
 
-def _wide_layer(layers: Sequence[nn.Module], weights: Pairs) -> nn.Module:
+def wide_layer(layers: Sequence[nn.Module], weights: Pairs) -> nn.Module:
     """M layers as one. Of exact types only: a subclass may compute something else."""
+    check_layer(layers[0])
     first, kind, number = layers[0], type(layers[0]), len(layers)
 
     def together(name: str) -> nn.Parameter | None:
@@ -136,8 +137,6 @@ def _wide_layer(layers: Sequence[nn.Module], weights: Pairs) -> nn.Module:
         wide.weight, wide.bias = together("weight"), together("bias")
         return wide.train(first.training)
     if isinstance(first, _NORMS) and kind in _NORMS:
-        if first.momentum is None:
-            raise CannotCapture("BatchNorm's statistics are plain means over all batches")
         wide = kind(number * first.num_features, first.eps, first.momentum, device="meta")
         wide.weight, wide.bias = together("weight"), together("bias")
         wide.track_running_stats = first.track_running_stats
@@ -149,10 +148,32 @@ def _wide_layer(layers: Sequence[nn.Module], weights: Pairs) -> nn.Module:
         weight = together("weight")
         assert weight is not None
         return GroupedLinear(weight, together("bias"))
-    kept = kind in _KEPT or (isinstance(first, nn.Dropout) and kind is nn.Dropout and first.p == 0)
-    if kept or (isinstance(first, nn.Flatten) and (first.start_dim, first.end_dim) == (1, -1)):
-        return first
-    if isinstance(first, nn.Dropout):
+    return first
+
+
+def check_known(traced: fx.GraphModule) -> None:
+    """Raises unless all that the graph does is known to keep members apart."""
+    for node in traced.graph.nodes:
+        if node.op == "call_module":
+            check_layer(traced.get_submodule(str(node.target)))
+        elif node.op == "call_function":
+            _wide_function(node, 1)
+        else:
+            _check_other(node)
+
+
+def check_layer(layer: nn.Module) -> None:
+    """Raises unless a layer is known to keep members apart, each with its own weights."""
+    kind = type(layer)
+    if isinstance(layer, _NORMS) and kind in _NORMS and layer.momentum is None:
+        raise CannotCapture("BatchNorm's statistics are plain means over all batches")
+    if kind in (*_CONVOLUTIONS, *_NORMS, nn.Linear, *_KEPT):
+        return
+    if isinstance(layer, nn.Flatten) and (layer.start_dim, layer.end_dim) == (1, -1):
+        return
+    if isinstance(layer, nn.Dropout):
+        if kind is nn.Dropout and layer.p == 0:
+            return
         raise CannotCapture("dropout would not draw what members draw alone")
     raise CannotCapture(f"the layer {kind.__name__} is not known to keep members apart")
 
@@ -201,6 +222,13 @@ def _apart(x: Tensor, members: int) -> Tensor:
 
 def _cat_channels(parts: Sequence[Tensor], *_: Any, **__: Any) -> Tensor:
     return torch.cat(list(parts), dim=2)
+
+
+def _check_other(node: fx.Node) -> None:
+    if node.op == "call_method":
+        _check_method(node)
+    elif node.op not in ("placeholder", "output"):
+        raise CannotCapture(f"the network uses {node.target} outside of a layer")
 
 
 def _check_method(node: fx.Node) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -22,16 +22,27 @@ TOLERANCE = 0.02
 to TensorFloat-32 by a thousandth."""
 
 
+class Copied(Protocol):
+    """Weights that a pass reads copies of: `end` gives the copies' gradients to what they are copies of."""
+
+    def end(self) -> None: ...
+
+    def forget(self) -> None: ...
+
+
 @dataclass(frozen=True)
 class Joined:
     """M networks as one: `call` takes a list of their inputs and gives their logits (M, B, C).
 
-    `weights` pairs each joint parameter, a leaf of the graph, with the networks' own, which are its rows.
+    `weights` pairs each joint parameter, a leaf of the graph, with the networks' own, which are its rows. `copied` are
+    other weights, in the order in which their gradients go back. `tolerance` is for `check_same`.
     """
 
     call: Callable[[list[Any]], Tensor]
     weights: Sequence[tuple[Tensor, Sequence[nn.Parameter]]]
     module: nn.Module
+    copied: Sequence[Copied] = ()
+    tolerance: float = TOLERANCE
 
     def hand_out(self) -> None:
         """The joint gradients to the networks' own parameters."""
@@ -41,6 +52,8 @@ class Joined:
                 for parameter, row in zip(parameters, rows, strict=True):
                     parameter.grad = row
                 joint.grad = None
+        for copied in self.copied:
+            copied.end()
 
     def forget(self) -> None:
         """No gradient is left."""
@@ -48,6 +61,8 @@ class Joined:
             joint.grad = None
             for parameter in parameters:
                 parameter.grad = None
+        for copied in self.copied:
+            copied.forget()
 
 
 def in_rows(tensors: Sequence[Tensor]) -> Tensor:
@@ -142,7 +157,7 @@ def check_same(joined: Joined, networks: Sequence[nn.Module], inputs: list[Any])
     with _evaluated([joined.module, *networks]):
         together = joined.call(inputs)
         alone = torch.stack([network(x) for network, x in zip(networks, inputs, strict=True)])
-    if together.shape != alone.shape or not float((together - alone).norm()) <= TOLERANCE * float(alone.norm()):
+    if together.shape != alone.shape or not float((together - alone).norm()) <= joined.tolerance * float(alone.norm()):
         raise CannotCapture("the networks as one do not say what they say alone")
 
 

@@ -94,7 +94,9 @@ def in_turn(alive: "Sequence[Iterator[None]]") -> None:
     except Stopped:
         for updates in alive:
             with suppress(Stopped):
-                next(updates, ended)
+                # After an epoch's last update it is the next call that saves.
+                for _ in range(2):
+                    next(updates, ended)
         raise
 
 

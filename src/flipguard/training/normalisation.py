@@ -183,7 +183,7 @@ class FusedNorm(nn.Module):
 def for_each_reader(traced: fx.GraphModule) -> fx.GraphModule:
     """Norms whose result is read more than once give it as often: no kernel of its own adds a shortcut's gradient.
 
-    Readers of some of the channels (`narrow`) are given those; one that only looks (`detach`) has no gradient.
+    Readers of half of the channels (`torch.chunk`) are given those; one that only looks (`detach`) has no gradient.
     """
     for node in list(traced.graph.nodes):
         norm = traced.get_submodule(str(node.target)) if node.op == "call_module" else None
@@ -204,9 +204,9 @@ def for_each_reader(traced: fx.GraphModule) -> fx.GraphModule:
 def _readers(node: fx.Node, channels: int) -> Iterator[tuple[fx.Node, fx.Node, Span]]:
     """Each reader, the value that it reads, and the channels of the norm's result that this is."""
     for user in node.users:
-        if user.op == "call_method" and user.target == "narrow" and user.args[1] == 1:
-            start, number = user.args[2:]
-            for reader in user.users:
-                yield reader, user, (start, number)
+        if user.op == "call_function" and user.target is torch.chunk and user.args[1:] == (2, 1):
+            for half in user.users:
+                for reader in half.users:
+                    yield reader, half, (half.args[1] * (channels // 2), channels // 2)
         else:
             yield user, node, (0, channels)

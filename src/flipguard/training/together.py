@@ -21,9 +21,23 @@ from flipguard.training.errors import memory_explained
 from flipguard.training.grouped import grouped
 from flipguard.training.joined import Joined, check_same, stacked
 from flipguard.training.loop import Run
+from flipguard.training.paired import paired
 from flipguard.types import Batch, Output, Step
 
-_JOIN: Mapping[str, Callable[[Sequence[nn.Module]], Joined]] = {"stacked": stacked, "grouped": grouped}
+_JOIN: Mapping[str, Callable[[Sequence[nn.Module], torch.dtype | None], Joined]] = {
+    "stacked": lambda networks, _: stacked(networks),
+    "grouped": lambda networks, _: grouped(networks),
+    "paired": paired,
+}
+
+
+def group_size(engine: Engine, networks: int) -> int:
+    """How many of so many networks an engine trains in one step.
+
+    >>> group_size("grouped", 8), group_size("paired", 8), group_size("paired", 1)
+    (8, 2, 1)
+    """
+    return min(2, networks) if engine == "paired" else networks
 
 
 class Together:
@@ -75,7 +89,8 @@ class Together:
         for run in self.runs:
             run.student.train()
         try:
-            joined = _JOIN[self.engine](networks)
+            half = torch.bfloat16 if self.runs[0].job.recipe.precision == "bf16" else None
+            joined = _JOIN[self.engine](networks, half)
             try:
                 parts = [part_of(run) for run in self.runs]
                 for part in parts:
@@ -84,6 +99,8 @@ class Together:
                 return CapturedStep(parts, self._update(joined), self.runs[0].autocast, self.runs[0].device)
             finally:
                 joined.forget()
+                for run in self.runs:
+                    run.optimiser.zero_grad(set_to_none=True)
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, TypeError, ValueError, AttributeError, KeyError) as error:

@@ -11,10 +11,11 @@ import torch
 from flipguard.training.engines import Engine
 from flipguard.training.errors import OutOfMemory
 from flipguard.training.loop import Run, in_turn
-from flipguard.training.together import Together
+from flipguard.training.together import Together, group_size
 
 LOG = logging.getLogger("flipguard.training")
 Task = TypeVar("Task")
+Group = list[tuple[Task, Run]]
 
 
 def in_waves(
@@ -25,35 +26,59 @@ def in_waves(
     Each run's captured step is replayed on a stream of its own, so that what one leaves idle another uses. What does
     not overlap (a step that cannot be captured) goes alone: taking turns would only hold more memory.
     """
+
+    def one(waiting: Sequence[Task], _: int) -> tuple[Group[Task], Iterator[None]]:
+        run = begin(waiting[0])
+        return [(waiting[0], run)], run.updates()
+
+    return _side_by_side(tasks, one, 1, device)
+
+
+def _side_by_side(
+    tasks: Sequence[Task],
+    begin: Callable[[Sequence[Task], int], tuple[Group[Task], Iterator[None]]],
+    size: int,
+    device: str,
+) -> Iterator[tuple[Group[Task], float]]:
+    """Waves of groups: `begin` makes the next one, of at most so many of those that wait, and what updates it."""
     waiting = list(tasks)
     while waiting:
         began = time.perf_counter()
-        wave: list[tuple[Task, Run]] = []
+        wave: Group[Task] = []
         updates: list[Iterator[None]] = []
         need = 0
         while waiting and (not wave or _has_room(device, need)):
             before = _free(device)
             try:
-                run = begin(waiting[0])
-                steps = run.updates()
+                group, steps = begin(waiting, size)
                 next(steps, None)
             except OutOfMemory:
-                if not wave:
+                if not wave and size == 1:
                     raise
                 # Alone, or beside fewer, it may fit: it goes with the next ones.
+                group, steps = [], iter(())
                 break
-            wave.append((waiting.pop(0), run))
+            wave += group
+            waiting = _without(waiting, group)
             updates.append(steps)
             need = max(need, before - _free(device))
-            if run.captured is None:
+            if group[0][1].captured is None:
                 break
-        LOG.info("%d networks side by side (%s)", len(wave), run.engine)
-        in_turn(updates)
-        yield wave, time.perf_counter() - began
+        if wave:
+            LOG.info("%d networks side by side (%s)", len(wave), wave[0][1].engine)
+            in_turn(updates)
+            yield wave, time.perf_counter() - began
+        else:
+            LOG.info("%d networks in one step do not fit into memory: one at a time", size)
+            size = 1
         updates.clear()
         wave.clear()
-        del run, steps
+        group, steps = [], iter(())
         free_memory(device)
+
+
+def _without(waiting: Sequence[Task], group: Group[Task]) -> list[Task]:
+    return [task for task in waiting if all(task is not done for done, _ in group)]
 
 
 def in_groups(
@@ -61,9 +86,18 @@ def in_groups(
 ) -> Iterator[tuple[list[tuple[Task, Run]], float]]:
     """Train what the tasks begin, networks of one kind, many in one step; yields as `in_waves` does.
 
-    A group whose step does not fit into memory is halved. Runs that were cut off at different places go on in groups
-    by place. Raises CannotCapture where the networks cannot go together.
+    A group whose step does not fit into memory is halved; pairs go side by side, as many as memory holds. Runs that
+    were cut off at different places go on in groups by place. Raises CannotCapture where the networks cannot go
+    together.
     """
+    if engine == "paired":
+
+        def some(waiting: Sequence[Task], size: int) -> tuple[Group[Task], Iterator[None]]:
+            group = _first_at_one_place(waiting, begin, size)
+            return group, Together([run for _, run in group], engine).updates()
+
+        yield from _side_by_side(tasks, some, group_size(engine, len(tasks)), device)
+        return
     waiting, size = list(tasks), len(tasks)
     while waiting:
         began = time.perf_counter()
@@ -79,7 +113,7 @@ def in_groups(
         if fits:
             LOG.info("%d networks in one step (%s)", len(group), engine)
             in_turn([updates])
-            waiting = [task for task in waiting if all(task is not done for done, _ in group)]
+            waiting = _without(waiting, group)
             yield group, time.perf_counter() - began
         else:
             size = (len(group) + 1) // 2
@@ -92,6 +126,18 @@ def in_groups(
 def _same_place(runs: list[tuple[Task, Run]]) -> list[tuple[Task, Run]]:
     place = runs[0][1].resume()
     return [(task, run) for task, run in runs if run.resume() == place]
+
+
+def _first_at_one_place(waiting: Sequence[Task], begin: Callable[[Task], Run], size: int) -> Group[Task]:
+    """The first that waits, and up to `size` of those that are where it is."""
+    group = [(waiting[0], begin(waiting[0]))]
+    for task in waiting[1:]:
+        if len(group) == size:
+            break
+        run = begin(task)
+        if run.resume() == group[0][1].resume():
+            group.append((task, run))
+    return group
 
 
 def free_memory(device: str) -> None:
