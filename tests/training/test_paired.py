@@ -72,6 +72,12 @@ KINDS = {
 }
 
 
+@pytest.fixture(autouse=True)
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small networks have something to part by."""
+    monkeypatch.setattr("flipguard.training.paired.NARROW", 32)
+
+
 def two(build: Callable[[], nn.Module], *, last: bool = False) -> list[nn.Module]:
     torch.manual_seed(0)
     networks = [build().train() for _ in range(2)]

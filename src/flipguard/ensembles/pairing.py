@@ -1,7 +1,7 @@
 """The graphs of two networks of one architecture as one graph, joined while their convolutions are narrow.
 
 A value of the joint graph is either `Both` networks' (one tensor: the first network's channels, then the second's) or
-one for `Each`. What works channel by channel keeps a joint value joint. A convolution with more than `NARROW` output
+one for `Each`. What works channel by channel keeps a joint value joint. A convolution with more than `narrow` output
 channels, or whatever mixes channels, parts the networks' ways: from there on each has layers of its own.
 """
 
@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from flipguard.models.fusion import is_sum
 
 NARROW = 32
-"""Convolutions of up to so many output channels are done together."""
+"""Convolutions of frozen networks of up to so many output channels are done together."""
 
 _BY_CHANNEL = (nn.ReLU, nn.Identity, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.Dropout)
 _BY_CHANNEL_FUNCTIONS = (F.relu, torch.relu, F.max_pool2d, F.avg_pool2d, F.adaptive_avg_pool2d, F.pad)
@@ -45,8 +45,8 @@ class Each:
 class Pairing:
     """The walk through both graphs at once; how convolutions become one, or part, is said by those that inherit it."""
 
-    def __init__(self, first: fx.GraphModule, second: fx.GraphModule) -> None:
-        self.old = (first, second)
+    def __init__(self, first: fx.GraphModule, second: fx.GraphModule, narrow: int = NARROW) -> None:
+        self.old, self.narrow = (first, second), narrow
         self.modules = tuple(dict(network.named_modules(remove_duplicate=False)) for network in self.old)
         self.graph, self.root = fx.Graph(), nn.Module()
         self.found: dict[fx.Node, Both | Each] = {}
@@ -101,7 +101,7 @@ class Pairing:
         if convolutions is not None:
             given = self.found[one.args[0]]
             if isinstance(given, Both):
-                if convolutions[0].out_channels <= NARROW:
+                if convolutions[0].out_channels <= self.narrow:
                     return Both(self.convolved(given, convolutions), convolutions[0].out_channels)
                 return self.parted(one, given, convolutions)
         return self._by_channel(one) or Each((self._for_one(one, 0), self._for_one(other, 1)))
@@ -133,7 +133,7 @@ class Pairing:
         if node.target is F.pad and len(padding := _padding(node)) > 4:
             channels += sum(padding[4:6])
             # Where the next layers are wide, the ways part here.
-            if channels > NARROW:
+            if channels > self.narrow:
                 return None
             return Both(self.graph.call_function(_padded, (joint[0].node, *node.args[1:]), node.kwargs), channels)
         if not (is_sum(node) or node.target in _BY_CHANNEL_FUNCTIONS or _is_window(node)):

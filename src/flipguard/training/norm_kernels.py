@@ -13,6 +13,9 @@ g where the second, and the shortcut, read it.
 import triton
 import triton.language as tl
 
+# One compiled kernel serves all shapes of a kind.
+UNSPECIALISED = ["rows", "chunk", "places"]
+
 
 @triton.jit
 def _is_last(count, places):  # type: ignore[no-untyped-def]
@@ -38,7 +41,7 @@ def _added_up(first, second, columns, inside, channels, places, BP: tl.constexpr
     return tl.sum(one, 0), tl.sum(two, 0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=UNSPECIALISED)
 def statistics(  # type: ignore[no-untyped-def]
     x, total, square, count, mean, rstd, running_mean, running_var, rows, channels, chunk, places, momentum, eps,
     BR: tl.constexpr, BC: tl.constexpr, STAGES: tl.constexpr,
@@ -70,7 +73,7 @@ def statistics(  # type: ignore[no-untyped-def]
         tl.store(running_var + columns, old + momentum * (var * (rows / (rows - 1.0)) - old), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=UNSPECIALISED)
 def forward(  # type: ignore[no-untyped-def]
     x, z, y, mean, rstd, weight, bias, rows, channels, ADD: tl.constexpr, RELU: tl.constexpr,
     BR: tl.constexpr, BC: tl.constexpr,
@@ -94,14 +97,18 @@ def forward(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _part(dy, row, columns, mask, START: tl.constexpr, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
-    """A reader's gradient (R, WIDTH), of the channels from START on; zero for the others."""
-    inside = mask & ((columns >= START) & (columns < START + WIDTH))[None, :]
-    at = row.to(tl.int64)[:, None] * WIDTH + (columns - START)[None, :]
+def _part(dy, row, columns, mask, channels, START: tl.constexpr, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
+    """A reader's gradient: of all channels where WIDTH is zero, else (R, WIDTH) from START on and zero for others."""
+    if WIDTH == 0:
+        inside = mask
+        at = row.to(tl.int64)[:, None] * channels + columns[None, :]
+    else:
+        inside = mask & ((columns >= START) & (columns < START + WIDTH))[None, :]
+        at = row.to(tl.int64)[:, None] * WIDTH + (columns - START)[None, :]
     return tl.load(dy + at, mask=inside, other=0.0).to(tl.float32)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=UNSPECIALISED)
 def gradient_sums(  # type: ignore[no-untyped-def]
     dy, dy2, dy3, dy4, y, x, g, mean, rstd, weight, bias, total, along, count, dbias, dweight, rows, channels,
     chunk, places, ADD: tl.constexpr, RELU: tl.constexpr, PARTS: tl.constexpr, KEEP: tl.constexpr,
@@ -122,13 +129,13 @@ def gradient_sums(  # type: ignore[no-untyped-def]
         row = start + tl.arange(0, BR)
         mask = (row < tl.minimum((place + 1) * chunk, rows))[:, None] & inside[None, :]
         at = row.to(tl.int64)[:, None] * channels + columns[None, :]
-        value = _part(dy, row, columns, mask, S1, W1)
+        value = _part(dy, row, columns, mask, channels, S1, W1)
         if PARTS > 1:
-            value += _part(dy2, row, columns, mask, S2, W2)
+            value += _part(dy2, row, columns, mask, channels, S2, W2)
         if PARTS > 2:
-            value += _part(dy3, row, columns, mask, S3, W3)
+            value += _part(dy3, row, columns, mask, channels, S3, W3)
         if PARTS > 3:
-            value += _part(dy4, row, columns, mask, S4, W4)
+            value += _part(dy4, row, columns, mask, channels, S4, W4)
         hat = (tl.load(x + at, mask=mask, other=0.0).to(tl.float32) - centre[None, :]) * inverse[None, :]
         if RELU and ADD:
             value = tl.where(tl.load(y + at, mask=mask, other=0.0) > 0, value, 0.0)
@@ -146,7 +153,7 @@ def gradient_sums(  # type: ignore[no-untyped-def]
         tl.store(dweight + columns, all_second, mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=UNSPECIALISED)
 def backward(  # type: ignore[no-untyped-def]
     g, x, dx, mean, rstd, weight, bias, dbias, dweight, rows, channels, SIGN: tl.constexpr,
     BR: tl.constexpr, BC: tl.constexpr,

@@ -96,7 +96,7 @@ class _NormAddRelu(torch.autograd.Function):
         given = [dy.contiguous(memory_format=torch.channels_last) for dy, _ in parts]
         b, c, h, w = x.shape
         unused = READERS - len(parts)
-        places = [number for _, span in parts for number in span] + [0, c] * unused
+        places = [number for _, span in parts for number in (span if span != (0, c) else (0, 0))] + [0, 0] * unused
         cut = _Layout(b * h * w, c)
         partial = torch.empty(2, cut.places, c, device=x.device, dtype=torch.float32)
         dbias, dweight = torch.empty(2, c, device=x.device, dtype=torch.float32)
