@@ -56,8 +56,10 @@ def main() -> None:
     parser.add_argument("--folder", help="where the data is")
     parser.add_argument("--model", default="resnet18")
     parser.add_argument("--width", type=int, default=32)
-    parser.add_argument("--engines", nargs="+", default=["auto"])
+    parser.add_argument("--engines", nargs="*", default=["auto"], help="none: the plain loop alone")
+    parser.add_argument("--no-plain", action="store_true", help="the engines alone; a later call compares")
     parser.add_argument("--seeds", type=int, default=8)
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--epochs", type=int, default=16)
     parser.add_argument("--batch-size", type=int, default=512)
     parser.add_argument("--learning-rate", type=float, default=0.4)
@@ -96,15 +98,16 @@ def main() -> None:
             with whole_file(given.out) as beside:
                 beside.write_text(json.dumps(record, indent=1))
 
-    for seed in range(given.seeds):
-        if str(seed) not in record["plain"]:
+    seeds = range(given.first, given.first + given.seeds)
+    for seed in seeds:
+        if str(seed) not in record["plain"] and not given.no_plain:
             network = train_network(model, data, NoTreatment(), recipe, seeds=Seeds.of(seed), engine="plain", **options)
             record["plain"][str(seed)] = accuracy(network, data, device)
             print(f"plain, seed {seed}: {record['plain'][str(seed)]:.2f}", flush=True)
             write()
     for engine in given.engines:
         found = record["engines"].setdefault(engine, {"accuracy": {}})
-        missing = [seed for seed in range(given.seeds) if str(seed) not in found["accuracy"]]
+        missing = [seed for seed in seeds if str(seed) not in found["accuracy"]]
         if missing:
             began = time.perf_counter()
             with tempfile.TemporaryDirectory() as folder:
@@ -114,6 +117,9 @@ def main() -> None:
                 str(seed): accuracy(m, data, device) for seed, m in zip(missing, members, strict=True)
             }
             found |= {"trained_by": sorted(by), "seconds": time.perf_counter() - began}
+        write()
+        if not set(found["accuracy"]) & set(record["plain"]):
+            continue
         found["difference"] = compared(record["plain"], found["accuracy"])
         write()
         low, high = found["difference"]["interval"]
