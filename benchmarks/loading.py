@@ -127,7 +127,7 @@ def main() -> None:
     device = "cuda" if gpu else "cpu"
     with tempfile.TemporaryDirectory() as folder:
         size = write_shards(Path(folder), options.images)
-        core = core_rate(Path(folder))
+        core = core_rate(Path(folder), min(600, options.images // 20 * 20))
         rates = {w: decode_rate(Path(folder), w, min(options.batch, 64), options.seconds) for w in options.workers}
     steps = step_rate(options.model, options.batch, device, options.steps)
     name = torch.cuda.get_device_name() if gpu else platform.processor() or platform.machine()
