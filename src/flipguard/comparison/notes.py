@@ -4,7 +4,8 @@ import pyarrow as pa
 
 from flipguard.comparison.counted import Counted
 from flipguard.comparison.engine import contradictions, has_labels
-from flipguard.comparison.prepare import Options, Prepared
+from flipguard.comparison.options import Options
+from flipguard.comparison.prepare import Prepared
 from flipguard.metrics import Tally
 
 

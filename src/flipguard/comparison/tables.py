@@ -16,7 +16,7 @@ from flipguard.comparison.gate import GateSettings, judge
 from flipguard.comparison.groups import counted_tally, families
 from flipguard.comparison.measure import figures
 from flipguard.comparison.notes import notes_on_counts, notes_on_labels
-from flipguard.comparison.prepare import Options
+from flipguard.comparison.options import Options
 from flipguard.comparison.result import Comparison, File
 from flipguard.comparison.run import clusters_of, groups_of, options_of, samples_to_significance
 from flipguard.predictions.columns import RESERVED, check_columns, is_text
