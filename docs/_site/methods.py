@@ -6,7 +6,7 @@ from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
-from doctests import fenced
+from fences import fenced
 
 from flipguard.methods import METHODS, Card
 
@@ -33,11 +33,14 @@ def with_card(page: str, text: str) -> str:
 def overview() -> str:
     """All methods in a table."""
     rows = [
-        f"| [`{card.name}`]({card.name}.md) | {_source(card)} | {_held_to(card)} | {card.training_cost} | "
-        f"{card.inference_cost} |"
+        f"| [`{card.name}`]({card.name}.md) | {card.summary} | {_source(card)} | {_held_to(card)} | "
+        f"{card.training_cost} | {card.inference_cost} |"
         for card in METHODS.values()
     ]
-    head = ["| method | from | held to | trainings | networks at inference |", "|---|---|---|---|---|"]
+    head = [
+        "| method | what it does | from | held to | trainings | networks at inference |",
+        "|---|---|---|---|---|---|",
+    ]
     return "\n".join([*head, *rows])
 
 
@@ -45,6 +48,7 @@ def _card(card: Card) -> str:
     first, *rest = _said_of(card)
     parameters = [f"| `{name}` | `{value}` |" for name, value in _flat(card.parameters())]
     lines = [
+        card.summary,
         f'<p class="equation" markdown>{first}</p>',
         *rest,
         f"| from | {_source(card)} |\n|---|---|\n"

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from flipguard.comparison.counted import Counted
 from flipguard.comparison.dense import dense_counts
 from flipguard.comparison.engine import count, engine
-from flipguard.comparison.prepare import Options, prepare
+from flipguard.comparison.options import Options
+from flipguard.comparison.prepare import prepare
 from flipguard.predictions import Predictions
 
 

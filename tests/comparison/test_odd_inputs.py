@@ -4,11 +4,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from flipguard import InputError, Predictions, compare, read_predictions
+from flipguard.comparison.tables import compare_tables
 
 NAMES = ("cat", "dog", "bird")
 
@@ -116,6 +119,38 @@ def test_labels_that_were_overruled_are_counted() -> None:
     old = {"id": [0, 1, 2], "label": [0, 1, 1], "prediction": [0, 1, 0]}
     found = compare(old, {**old, "label": [0, 0, 0]}, labels="old")
     assert any(note.startswith("2 samples have other labels") for note in found.notes)
+
+
+def test_labels_of_one_file_alone_hold_for_both_and_that_is_said(tmp_path: Path) -> None:
+    new = {"id": [0, 1, 2], "label": [0, 1, 1], "prediction": [0, 1, 0]}
+    bare = {"id": [2, 1, 0], "prediction": [1, 1, 1]}
+    empty = pa.table(bare | {"label": pa.array([None] * 3, pa.int64())})
+    for without in (bare, empty):
+        found = compare(without, new)
+        assert found.notes == ["old has no labels: those of new hold for both."]
+        assert (found.labelled, found.negative_flips, found.positive_flips) == (3, 1, 1)
+    assert compare(new, bare).notes == ["new has no labels: those of old hold for both."]
+    paths = [tmp_path / "v1.parquet", tmp_path / "v2.parquet"]
+    pq.write_table(empty, paths[0])
+    pq.write_table(pa.table(new), paths[1])
+    (note,) = compare(*paths).notes
+    assert note == f"{paths[0]} has no labels: those of {paths[1]} hold for both."
+    assert compare_tables(pl.DataFrame(bare), pl.DataFrame(new)).notes == [
+        "old has no labels: those of new hold for both."
+    ]
+
+
+def test_no_note_on_labels_that_both_files_have_none_has_or_that_were_asked_for() -> None:
+    new = {"id": [0, 1, 2], "label": [0, 1, 1], "prediction": [0, 1, 0]}
+    bare = {"id": [2, 1, 0], "prediction": [1, 1, 1]}
+    half = pa.table(bare | {"label": pa.array([1, None, None], pa.int64())})
+    corrected = pd.DataFrame({"id": [0, 1, 2], "label": [0, 0, 0]})
+    assert compare(new, {**new}).notes == []
+    assert compare(half, new).notes == []
+    assert compare(bare, {**bare}).notes == ["3 samples have no label: only churn counts them."]
+    assert compare(bare, new, labels="new").notes == []
+    assert compare(bare, new, labels=corrected).notes == []
+    assert compare_tables(pl.DataFrame(bare), pl.DataFrame(new), labels="new").notes == []
 
 
 def test_a_name_that_nothing_else_knows_is_noted() -> None:

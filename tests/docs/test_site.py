@@ -4,6 +4,10 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from flipguard.methods import METHODS
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -49,3 +53,14 @@ def test_every_file_that_is_led_to_becomes_a_page() -> None:
     )
     assert made["repository/examples/gitlab-ci.yml.md"].startswith("# gitlab-ci.yml\n\n````yaml\n")
     assert not [name for name in made if name.startswith("repository/docs/")]
+
+
+def test_the_table_of_methods_and_each_page_say_what_the_method_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "docs" / "_site")
+    made = module("methods").with_card
+    heading, line, *rows = made("methods/index.md", "<!-- cards -->").splitlines()
+    assert heading.startswith("| method | what it does |")
+    assert {row.count("|") for row in (heading, line, *rows)} == {7}
+    for row, (name, card) in zip(rows, METHODS.items(), strict=True):
+        assert row.startswith(f"| [`{name}`]({name}.md) | {card.summary} |")
+        assert made(f"methods/{name}.md", "<!-- card -->").startswith(f"{card.summary}\n\n")

@@ -1,5 +1,6 @@
 """What is known of each method before it is built, and what it refuses to be built with."""
 
+import re
 from typing import Any
 
 import pytest
@@ -57,6 +58,7 @@ def test_cards_say_what_the_methods_do() -> None:
     cards = {card["name"]: card for card in method_cards()}
     assert list(cards) == list(METHODS)
     for name, card in cards.items():
+        assert re.fullmatch(r"[A-Z].{20,98}\.", card["summary"]), card["summary"]
         assert card["paper"]
         assert card["equation"]
         assert card["training_cost"]
@@ -64,6 +66,7 @@ def test_cards_say_what_the_methods_do() -> None:
         built = build_method(name, **card["parameters"])
         assert built == build_method(name)
         assert list(built.needs) == card["references"]
+    assert len({card["summary"] for card in cards.values()}) == len(cards)
     assert cards["elodi"]["parameters"]["difference"]["ranked_by"] == "either"
     assert cards["fd_kl"]["parameters"]["distance"] == "kl"
     assert "distance" not in cards["fd_lm"]["parameters"]

@@ -73,6 +73,13 @@ def test_surrogate_churn_tends_to_churn(logits: np.ndarray) -> None:
     assert np.abs(near - differ).max() > 0.1
 
 
+@pytest.mark.parametrize("classes", [2, 3, 7])
+def test_surrogate_churn_may_exceed_one_and_reaches_half_the_classes(classes: int) -> None:
+    """All classes but one as probable as each other, against that one alone: each class adds a half."""
+    last = np.where(np.arange(classes) == classes - 1, 200.0, 0.0)[None]
+    np.testing.assert_allclose(surrogate_churn_per_sample(last, 200.0 - last), classes / 2, rtol=1e-12)
+
+
 def test_calibration_and_likelihood_equal_torchmetrics_and_sklearn(logits: np.ndarray, label: np.ndarray) -> None:
     t = tally(label, None, None, old_logits=logits[0], new_logits=logits[1])
     for z, ece, nll in zip(logits, (ece_old, ece_new), (nll_old, nll_new), strict=True):

@@ -22,6 +22,17 @@ def test_no_word_is_broken_and_no_line_is_too_long(width: int) -> None:
         assert word in text
 
 
+@pytest.mark.parametrize("width", [60, 100, 160, 200])
+def test_each_method_says_what_it_does(width: int) -> None:
+    cards = method_cards()
+    lines = plain_text(MethodsReport(cards), width).splitlines()
+    if "what it does" in lines[0]:
+        column = slice(lines[0].index("what it does"), lines[0].index("kind"))
+        lines = [line[column] for line in lines]
+    said = " ".join(" ".join(lines).split())
+    assert [card["name"] for card in cards if card["summary"] not in said] == []
+
+
 def test_more_width_makes_fewer_lines() -> None:
     heights = [len(plain_text(MethodsReport(method_cards()), width).splitlines()) for width in (120, 140, 160)]
     assert heights == sorted(heights, reverse=True)

@@ -60,6 +60,17 @@ def test_a_row_of_figures_stays_on_one_line(comparison: Comparison, width: int) 
         assert line.count("]") == ends, line
 
 
+def test_surrogate_churn_beyond_100_percent_says_how_far_it_may_go() -> None:
+    said = {"id": [1, 2], "label": [0, 0]}
+    old = said | {"logits": [[200.0, 200.0, 200.0, 200.0, 0.0]] * 2}
+    new = said | {"logits": [[0.0, 0.0, 0.0, 0.0, 200.0]] * 2}
+    comparison = flipguard.compare(old, new, alpha=0.5)
+    assert comparison.surrogate_churn is not None
+    assert comparison.surrogate_churn.value == pytest.approx(2.5)
+    (line,) = (row for row in plain_text(comparison_report(comparison)).splitlines() if row.startswith("surrogate"))
+    assert re.fullmatch(r"surrogate churn +250.00% +.*  distance, α = 0.5; up to 50% × classes", line), line
+
+
 def test_colour_means_harm_gain_or_doubt(comparison: Comparison) -> None:
     text = coloured(comparison, 120)
     assert "\x1b[1;31mREFUSED\x1b[0m" in text

@@ -27,7 +27,7 @@ def methods(
     plain: o.Plain = False,
     debug: o.Debug = False,
 ) -> int:
-    """List every training method: its paper and equation, what it costs in single trainings, its parameters."""
+    """List every training method: what it does, its paper and equation, its cost in single trainings, parameters."""
     check_outputs({"--json": json}, [])
     cards = with_torch("flipguard.methods", "the list of methods", "train").method_cards()
     known = [card["name"] for card in cards]

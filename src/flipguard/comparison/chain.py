@@ -6,7 +6,8 @@ from typing import Any
 
 from flipguard.comparison.engine import check_scores, engine
 from flipguard.comparison.measure import measured
-from flipguard.comparison.prepare import Options, prepare
+from flipguard.comparison.options import Options
+from flipguard.comparison.prepare import prepare
 from flipguard.comparison.result import Figure, Figures, Matrix
 from flipguard.predictions import Predictions, read_predictions
 from flipguard.types import InputError

@@ -334,6 +334,15 @@ def _refuse_missing(
     )
 
 
+def has_labels(sources: Sources) -> tuple[bool, bool]:
+    """Whether the old file, and the new one, labels any of its rows."""
+    old, new = (
+        "label" in relation.columns and bool(relation.filter("label IS NOT NULL").limit(1).fetchall())
+        for relation in (sources.old, sources.new)
+    )
+    return old, new
+
+
 def contradictions(sources: Sources) -> int:
     """How many samples the two files label differently."""
     if "label" not in sources.old.columns or "label" not in sources.new.columns:

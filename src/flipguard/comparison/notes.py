@@ -3,8 +3,9 @@
 import pyarrow as pa
 
 from flipguard.comparison.counted import Counted
-from flipguard.comparison.engine import contradictions
-from flipguard.comparison.prepare import Options, Prepared
+from flipguard.comparison.engine import contradictions, has_labels
+from flipguard.comparison.options import Options
+from flipguard.comparison.prepare import Prepared
 from flipguard.metrics import Tally
 
 
@@ -14,11 +15,26 @@ def notes_on(
     notes = list(prepared.notes)
     if prepared.old.source == prepared.new.source and not isinstance(prepared.old.source, pa.Table):
         notes.append("old and new are the same file.")
-    if options.labels in ("old", "new"):
+    labels = prepared.sources.plan.labels
+    if labels in ("old", "new"):
         overruled = contradictions(prepared.sources)
         if overruled:
-            notes.append(f"{overruled:,} samples have other labels in the other file: those of {options.labels} hold.")
+            notes.append(f"{overruled:,} samples have other labels in the other file: those of {labels} hold.")
+    elif not prepared.relabelled:
+        notes.extend(notes_on_labels((prepared.old.name, prepared.new.name), has_labels(prepared.sources)))
     return [*notes, *notes_on_counts(counted, whole, options, temperatures)]
+
+
+def notes_on_labels(names: tuple[str, str], labelled: tuple[bool, bool]) -> list[str]:
+    """Whose labels hold where one side has none at all.
+
+    >>> notes_on_labels(("old.csv", "new.csv"), (False, True))
+    ['old.csv has no labels: those of new.csv hold for both.']
+    """
+    if labelled[0] == labelled[1]:
+        return []
+    having, without = names if labelled[0] else reversed(names)
+    return [f"{without} has no labels: those of {having} hold for both."]
 
 
 def notes_on_counts(

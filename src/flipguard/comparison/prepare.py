@@ -1,70 +1,27 @@
 """Everything that is settled before a row is counted: classes, columns, labels, splits, who overrules whom."""
 
-import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import duckdb
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flipguard import statistics
-from flipguard.comparison.classes import Side, Vocabulary, match_classes, read_class_map
+from flipguard.comparison.classes import Vocabulary
 from flipguard.comparison.corrected import relabelled
-from flipguard.comparison.counted import Counted, as_codes
+from flipguard.comparison.counted import Counted
 from flipguard.comparison.dense import dense_counts
-from flipguard.comparison.engine import Sources, coded_table, count, describe, quoted, register
+from flipguard.comparison.engine import Sources, coded_table, count, register
 from flipguard.comparison.expression import Plan
-from flipguard.comparison.gate import GateSettings
-from flipguard.comparison.scores import as_logits, row_scores
+from flipguard.comparison.options import Options
+from flipguard.comparison.slices import settled_slices
 from flipguard.comparison.stream import Block, aligned_blocks, joined_blocks, same_order
-from flipguard.metrics import fit_temperature
+from flipguard.comparison.vocabulary import settled_vocabulary
 from flipguard.predictions import Predictions, read_predictions
-from flipguard.predictions.columns import is_text, plain_type
+from flipguard.predictions.columns import plain_type
 from flipguard.types import InputError
-
-MOST_SLICE_VALUES = 100
-
-
-@dataclass(frozen=True)
-class Options:
-    """What a comparison is asked for; the arguments of `compare`."""
-
-    by: tuple[str, ...] | None = None
-    confidence: float = 0.95
-    labels: Any = "agree"
-    class_map: Mapping[str, str] | str | Path | None = None
-    on_missing: str = "error"
-    cluster: str | None = None
-    noise: tuple[Any, ...] = ()
-    calibrate_on: tuple[Any, ...] = ()
-    split: str | None = None
-    correction: statistics.Correction = "holm"
-    alpha: float = 1.0
-    cost_ratio: float | None = None
-    gate: GateSettings = field(default_factory=GateSettings)
-    flips: str | Path | None = None
-    memory: str | None = None
-
-    def __post_init__(self) -> None:
-        if not 0 < self.confidence < 1:
-            raise InputError(f"the confidence must lie between 0 and 1, it is {self.confidence:g}.")
-        if self.on_missing not in ("error", "drop"):
-            raise InputError(f"on_missing must be error or drop, not '{self.on_missing}'.")
-        if self.correction not in ("holm", "bh"):
-            raise InputError(f"the correction must be holm or bh, not '{self.correction}'.")
-        if not 0 < self.alpha < math.inf:
-            raise InputError(f"alpha, the exponent of surrogate churn, must be above 0, it is {self.alpha:g}.")
-        if self.cost_ratio is not None and not 0 <= self.cost_ratio < math.inf:
-            raise InputError(f"the cost ratio must not be negative, it is {self.cost_ratio:g}.")
-        if len(self.calibrate_on) > 2:
-            raise InputError(
-                "calibrate_on takes one file of ids, or two prediction files: the old model's, the new one's."
-            )
 
 
 @dataclass(frozen=True)
@@ -112,8 +69,8 @@ def prepare(connection: duckdb.DuckDBPyConnection, old: Predictions, new: Predic
     for predictions, view in ((old, "old_rows"), (new, "new_rows")):
         register(connection, predictions, view, scores=joins_scores)
         _check_weight(connection, predictions, view)
-    vocabulary = _vocabulary(connection, old, new, options)
-    slices, notes = _slices(connection, old, new, options)
+    vocabulary = settled_vocabulary(connection, old, new, options.class_map)
+    slices, notes = settled_slices(connection, old, new, options)
     grouped = dict.fromkeys((*slices, *([options.cluster] if options.cluster else [])))
     shared: dict[str, Any] = {
         "id_as_text": id_as_text,
@@ -175,200 +132,8 @@ def _check_weight(connection: duckdb.DuckDBPyConnection, predictions: Prediction
         raise InputError(f"{predictions.name}: the weight of id {id_} must be a number of at least 0, it is {came}.")
 
 
-def _vocabulary(
-    connection: duckdb.DuckDBPyConnection, old: Predictions, new: Predictions, options: Options
-) -> Vocabulary:
-    class_map = options.class_map
-    if isinstance(class_map, str | Path):
-        class_map = read_class_map(class_map)
-    class_map = {str(before): str(after) for before, after in (class_map or {}).items()}
-    sides = [describe(connection, old, "old_rows"), describe(connection, new, "new_rows")]
-    named = any(side.classes is not None or side.labels or side.predictions for side in sides) or class_map
-    by_name = class_map or any(side.labels is not None or side.predictions is not None for side in sides)
-    if named and by_name:
-        pairs = ((old, "old_rows"), (new, "new_rows"))
-        sides = [_observed(connection, p, view, side) for (p, view), side in zip(pairs, sides, strict=True)]
-        sides = [_by_score(p, side) for (p, _), side in zip(pairs, sides, strict=True)]
-    vocabulary = match_classes(sides[0], sides[1], class_map)
-    strange = _strange_labels(sides, vocabulary)
-    vocabulary = replace(vocabulary, notes=(*vocabulary.notes, *strange, *_stray_predictions(sides)))
-    _check_width(old, new, vocabulary)
-    return vocabulary
-
-
-def _stray_predictions(sides: list[Side]) -> list[str]:
-    """Predicted names that nothing else knows: no label, no class list, not the other model. Perhaps misspelt."""
-    notes = []
-    for side, other in (sides, sides[::-1]):
-        if side.classes is not None or side.predictions is None:
-            continue
-        known = {*(side.labels or ()), *(other.labels or ()), *(other.predictions or ()), *(other.classes or ())}
-        stray = sorted(set(side.predictions) - known)
-        if stray and known:
-            notes.append(f"{side.name} predicts '{stray[0]}', which is no label and no class of the other model.")
-    return notes
-
-
-def _observed(connection: duckdb.DuckDBPyConnection, predictions: Predictions, view: str, side: Side) -> Side:
-    if side.classes is not None or not side.has_indices:
-        return side
-    return describe(connection, predictions, view, observe=True)
-
-
-def _by_score(predictions: Predictions, side: Side) -> Side:
-    """Without a list of classes a number is its own name, and score i is that of class i: names then lead nowhere."""
-    if side.classes is not None:
-        return side
-    labels, predicted = side.labels or (), side.predictions or ()
-    if predictions.scores:
-        for name in (*labels, *predicted):
-            if not name.isdecimal():
-                raise InputError(
-                    f"{side.name} has scores and the class '{name}', but no list of classes: which score is whose is "
-                    "unknown. Write it by Predictions.from_arrays(classes=…), use class indices, or leave the scores "
-                    "out."
-                )
-        return replace(side, classes=tuple(str(i) for i in range(predictions.score_width)))
-    text = [c in predictions.columns and is_text(predictions.schema.field(c).type) for c in ("label", "prediction")]
-    if labels and predicted and text[0] != text[1] and not set(labels) & set(predicted):
-        raise InputError(
-            f"{side.name} has labels such as '{labels[0]}' and predictions such as '{predicted[0]}', and no list of "
-            "classes that says which is which. Write it with its classes."
-        )
-    return side
-
-
-def _strange_labels(sides: list[Side], vocabulary: Vocabulary) -> list[str]:
-    """Labels that no model has as a class, once both say what their classes are.
-
-    Where both files have such a label it is a class of the data that neither model knows, and both are wrong about it;
-    in one file alone it can only be a mistake.
-    """
-    if vocabulary.names is None or any(side.classes is None for side in sides):
-        return []
-    known = {
-        vocabulary.names[code] for codes in (vocabulary.old_classes, vocabulary.new_classes) for code in codes or ()
-    }
-    labels = [
-        {vocabulary.names[mapping[name]] if mapping is not None else name: name for name in side.labels or ()}
-        for side, mapping in zip(sides, (vocabulary.old, vocabulary.new), strict=True)
-    ]
-    strange = sorted(name for name in labels[0].keys() & labels[1].keys() if name not in known)
-    for side, names in zip(sides, labels, strict=True):
-        for name in sorted(names.keys() - known - set(strange)):
-            raise InputError(
-                f"{side.name}: the label '{names[name]}' is no class of either model{_nearest(name, known)}."
-            )
-    if not strange:
-        return []
-    more = f" and {len(strange) - 1:,} more" if len(strange) > 1 else ""
-    return [
-        f"the label '{strange[0]}'{more}: no class of either model{_nearest(strange[0], known)}; its samples count as "
-        "wrong for both."
-    ]
-
-
-def _nearest(name: str, known: set[str]) -> str:
-    close = get_close_matches(name, known, n=1)
-    return f" (did you mean '{close[0]}'?)" if close else ""
-
-
-def _check_width(old: Predictions, new: Predictions, vocabulary: Vocabulary) -> None:
-    """Scores must have one column per class name; two files without names must agree on the number of columns."""
-    widths = {}
-    for predictions in (old, new):
-        if predictions.scores:
-            widths[predictions.name] = predictions.score_width
-            if predictions.classes is not None and widths[predictions.name] != len(predictions.classes):
-                raise InputError(
-                    f"{predictions.name}: its rows hold {widths[predictions.name]} scores, "
-                    f"but it names {len(predictions.classes)} classes."
-                )
-    if old.scores and vocabulary.old_classes and len(set(vocabulary.old_classes)) < len(vocabulary.old_classes):
-        raise InputError(
-            f"the class map makes one class of several of {old.name}'s, and their scores cannot be made one: leave the "
-            "scores out."
-        )
-    if old.scores and new.scores and vocabulary.match() is None and old.score_width != new.score_width:
-        raise InputError(
-            f"{old.name} has {old.score_width} scores per row and {new.name} {new.score_width}: class names in both "
-            "files are needed to tell which classes are the same."
-        )
-
-
-def _slices(
-    connection: duckdb.DuckDBPyConnection, old: Predictions, new: Predictions, options: Options
-) -> tuple[tuple[str, ...], list[str]]:
-    """The slice columns to group by: those asked for, or every one with few values."""
-    known = {name: p for p in (old, new) for name in p.slices}
-    for name in (*(options.by or ()), *([options.cluster] if options.cluster else ())):
-        if name == options.cluster == "label":
-            raise InputError("samples of one class are not one cluster: --cluster needs a column such as customer.")
-        if name not in known and name != "label":
-            close = get_close_matches(name, known, n=1)
-            hint = f" Did you mean '{close[0]}'?" if close else f" Columns to slice by: {', '.join(known) or 'none'}."
-            raise InputError(f"neither file has a column '{name}'.{hint}")
-        for predictions in (old, new):
-            if name in predictions.slices and pa.types.is_nested(predictions.schema.field(name).type):
-                raise InputError(
-                    f"{predictions.name}: column '{name}' holds a list or struct per row: no value to slice by."
-                )
-    if options.by is not None:
-        asked = tuple(dict.fromkeys(name for name in options.by if name != "label"))
-        _check_kinds(old, new, (*asked, *([options.cluster] if options.cluster else [])))
-        return asked, []
-    chosen: list[str] = []
-    many: list[str] = []
-    for name, predictions in known.items():
-        kind = plain_type(predictions.schema.field(name).type)
-        if name == options.cluster or pa.types.is_nested(kind) or pa.types.is_floating(kind):
-            continue
-        view = "new_rows" if predictions is new else "old_rows"
-        few = f"SELECT DISTINCT {quoted(name)} FROM {view} LIMIT {MOST_SLICE_VALUES + 1}"
-        distinct = connection.sql(f"SELECT count(*) FROM ({few})").fetchall()[0][0]
-        (chosen if distinct <= MOST_SLICE_VALUES else many).append(name)
-    _check_kinds(old, new, (*chosen, *([options.cluster] if options.cluster else [])))
-    notes = [f"not sliced by {name}: it has over {MOST_SLICE_VALUES} values (--by {name} does it)." for name in many]
-    return tuple(chosen), notes
-
-
-def _check_kinds(old: Predictions, new: Predictions, columns: Iterable[str]) -> None:
-    """A value that is a number in one file and a text in the other is two values."""
-    for name in columns:
-        if name in old.slices and name in new.slices:
-            kinds = [plain_type(p.schema.field(name).type) for p in (old, new)]
-            if is_text(kinds[0]) != is_text(kinds[1]) and not any(pa.types.is_null(kind) for kind in kinds):
-                raise InputError(
-                    f"column '{name}' holds {kinds[0]} in {old.name} and {kinds[1]} in {new.name}: write it alike."
-                )
-
-
 def _aside(connection: duckdb.DuckDBPyConnection, source: Predictions, id_as_text: bool) -> str:
     """A view of the ids to calibrate on."""
     ids = pc.unique(source.table(["id"])["id"])
     connection.register("aside", pa.table({"id": ids.cast(pa.string()) if id_as_text else ids}))
     return "aside"
-
-
-def temperature_on(predictions: Predictions) -> float:
-    """The temperature that fits a file of its own, with labels and scores (LatentBE Eq. 23)."""
-    if not predictions.scores or "label" not in predictions.columns:
-        raise InputError(f"{predictions.name} cannot calibrate: it needs labels, and logits or probabilities.")
-    width = predictions.score_width
-    logits, labels = [], []
-    for batch in predictions.batches(["id", "label", predictions.scores], size=65_536):
-        values, valid = row_scores(batch.column(2), width, predictions.name, batch.column(0))
-        column = batch.column(1)
-        if not pa.types.is_integer(column.type):
-            names = predictions.classes or ()
-            column = pc.index_in(column, value_set=pa.array(names, column.type))
-        label = as_codes(column)
-        use = valid & (label >= 0) & (label < width)
-        logits.append(as_logits(values[use], predictions.scores, predictions.name))
-        labels.append(label[use])
-    rows = np.concatenate(labels)
-    if len(rows) < 2:
-        raise InputError(
-            f"{predictions.name} cannot calibrate: it has no two rows with scores and a label among its classes."
-        )
-    return float(fit_temperature(np.concatenate(logits), rows))

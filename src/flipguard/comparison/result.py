@@ -64,7 +64,13 @@ class Figures(_Record):
     flip_cost: Annotated[
         OptionalFigure, Field(description="cost_ratio * NFR - PFR, weighted if there are weights; above 0 is harm")
     ] = None
-    surrogate_churn: OptionalFigure = None
+    surrogate_churn: Annotated[
+        OptionalFigure,
+        Field(
+            description="half the mean L1 distance of the two models' (p / max p)^alpha: no share, but from 0 to C/2, "
+            "with the C classes that both know, so it may exceed 1"
+        ),
+    ] = None
     nll_old: OptionalFigure = None
     nll_new: OptionalFigure = None
     nll_difference: Annotated[OptionalFigure, Field(description="nll_new - nll_old, paired")] = None

@@ -36,9 +36,11 @@ from flipguard.comparison.groups import (
 from flipguard.comparison.measure import figures, measured
 from flipguard.comparison.noise import noise_floor
 from flipguard.comparison.notes import notes_on
-from flipguard.comparison.prepare import Options, Prepared, prepare, temperature_on
+from flipguard.comparison.options import Options
+from flipguard.comparison.prepare import Prepared, prepare
 from flipguard.comparison.result import Comparison, Figures, File, FlippedSample, Group
-from flipguard.comparison.stream import Scorer, Streamed, fit_temperatures, stream
+from flipguard.comparison.stream import Scorer, Streamed, stream
+from flipguard.comparison.temperatures import fit_temperatures, temperature_on
 from flipguard.metrics import Tally
 from flipguard.predictions import Predictions, read_predictions
 from flipguard.types import InputError

@@ -22,7 +22,7 @@ from flipguard.comparison.engine import not_finite
 from flipguard.comparison.expression import CALIBRATION, ONLY_OLD, OTHER_SPLIT, VALIDATION, Plan, joined
 from flipguard.comparison.groups import Codes, Family, group_codes
 from flipguard.comparison.scores import Matrix, as_logits, row_scores
-from flipguard.metrics import OUTCOMES, Rows, Tally, fit_temperature, score_rows
+from flipguard.metrics import OUTCOMES, Rows, Tally, score_rows
 from flipguard.predictions import Predictions
 
 _READ_ROWS = 16_384
@@ -361,38 +361,3 @@ def _in_order(pool: ThreadPoolExecutor, scorer: Scorer, blocks: Iterator[Block])
         result = waiting.pop(0).result()
         waiting += [pool.submit(scorer, block) for block in islice(blocks, 1)]
         yield result
-
-
-def fit_temperatures(
-    blocks: Iterator[Block], old: Predictions, new: Predictions, vocabulary: Vocabulary
-) -> tuple[float, float] | None:
-    """Each model's temperature on the rows set aside for it (LatentBE Eq. 23), whose scores are held in memory.
-
-    None when fewer than two rows are set aside, or either file has no scores.
-    """
-    kept: dict[str, list[Matrix]] = {"old": [], "new": []}
-    labels: list[Codes] = []
-    for block in blocks:
-        if block.old_scores is None or block.new_scores is None:
-            return None
-        use = block.calibration & (block.label >= 0)
-        found = {}
-        for side, predictions, column in (("old", old, block.old_scores), ("new", new, block.new_scores)):
-            found[side], valid = row_scores(column, predictions.score_width, predictions.name, block.id)
-            use = use & valid
-        labels.append(block.label[use])
-        for side, predictions in (("old", old), ("new", new)):
-            # Indexing copies: the block's own memory can go.
-            kept[side].append(as_logits(found[side][use], str(predictions.scores), predictions.name))
-    label = np.concatenate(labels)
-    if len(label) < 2:
-        return None
-    match = vocabulary.match()
-    columns = (label, label) if match is None else (match.old_column[label], match.new_column[label])
-    first, second = (_fit(np.concatenate(kept[side]), column) for side, column in zip(kept, columns, strict=True))
-    return first, second
-
-
-def _fit(logits: Matrix, label: Codes) -> float:
-    known = label >= 0
-    return float(fit_temperature(logits[known], label[known]))

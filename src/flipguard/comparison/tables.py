@@ -15,8 +15,8 @@ from flipguard.comparison.expression import CONTRADICTION, ONLY_NEW, ONLY_OLD, P
 from flipguard.comparison.gate import GateSettings, judge
 from flipguard.comparison.groups import counted_tally, families
 from flipguard.comparison.measure import figures
-from flipguard.comparison.notes import notes_on_counts
-from flipguard.comparison.prepare import Options
+from flipguard.comparison.notes import notes_on_counts, notes_on_labels
+from flipguard.comparison.options import Options
 from flipguard.comparison.result import Comparison, File
 from flipguard.comparison.run import clusters_of, groups_of, options_of, samples_to_significance
 from flipguard.predictions.columns import RESERVED, check_columns, is_text
@@ -70,7 +70,10 @@ def compare_tables(
     table = counts(left, right, plan, checked=True).collect("pyarrow").to_native()
     rows = [side.rows() for side in sides]
     _refuse(table, names, rows, on_missing=on_missing)
-    return _judged(table, slices, options, [File(name=n, rows=r) for n, r in zip(names, rows, strict=True)])
+    files = [File(name=n, rows=r) for n, r in zip(names, rows, strict=True)]
+    labelled = ("label" in sides[0].columns, "label" in sides[1].columns)
+    notes = notes_on_labels(names, labelled) if labels == "agree" else []
+    return _judged(table, slices, options, files, notes)
 
 
 class _Side:
@@ -170,7 +173,9 @@ def _first(table: pa.Table, rows: Any) -> Any:
     return pc.min(table["example"].filter(pa.array(rows))).as_py()
 
 
-def _judged(table: pa.Table, slices: Mapping[str, str], options: Options, files: list[File]) -> Comparison:
+def _judged(
+    table: pa.Table, slices: Mapping[str, str], options: Options, files: list[File], notes: list[str]
+) -> Comparison:
     vocabulary, label = _vocabulary(table["label"])
     counted = counted_rows(table, label, slices, (files[0].name, files[1].name))
     groupings = families(counted, tuple(options.by or ()))
@@ -194,7 +199,7 @@ def _judged(table: pa.Table, slices: Mapping[str, str], options: Options, files:
         classes=classes,
         slices=groups,
         samples_to_significance=samples_to_significance(found, options),
-        notes=notes_on_counts(counted, whole, options),
+        notes=[*notes, *notes_on_counts(counted, whole, options)],
     )
     return comparison.model_copy(update={"gate": judge(comparison, options.gate)})
 

@@ -69,7 +69,8 @@ METHODS: dict[str, Card] = {
 
 
 def method_cards() -> list[dict[str, Any]]:
-    """What is known of each method, ready for JSON: name, kind, paper, equation, costs, references, parameters.
+    """What is known of each method, ready for JSON: name, summary, kind, paper, equation, costs, references and
+    parameters.
 
     >>> [card["parameters"]["p"] for card in method_cards() if card["name"] == "dropout"]
     [0.2]

@@ -55,6 +55,7 @@ class AdaptiveDistillation(Distilling):
 CARDS = (
     Card(
         name="ae_kd",
+        summary="Learns from an ensemble, its members weighted so that none dominates the gradient.",
         kind="objective",
         paper="Du et al. 2020 (AE-KD); Nam et al. 2022 (LatentBE)",
         equation="27-29",

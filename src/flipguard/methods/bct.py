@@ -48,6 +48,7 @@ class BackwardCompatible:
 CARDS = (
     Card(
         name="bct",
+        summary="Trains features that the old model's head classifies well, too.",
         kind="objective",
         paper="Shen et al. 2020 (BCT)",
         equation="-",

@@ -72,6 +72,7 @@ def _evidence(old: Tensor, student: Tensor, column: Tensor) -> tuple[Tensor, Ten
 CARDS = (
     Card(
         name="bu_cr",
+        summary="Learns from the labels and the old predictions, these changed where another class is far likelier.",
         kind="objective",
         paper="Träuble et al. 2021 (BU-CR); Zhao et al. 2024 (ELODI), Table 1",
         equation="-",

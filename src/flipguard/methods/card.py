@@ -11,16 +11,18 @@ Kind = Literal["objective", "post-hoc", "paragon"]
 
 @dataclass(frozen=True)
 class Card:
-    """A method in a line: its kind, where it comes from, what it costs, and how it is built.
+    """A method in a line: what it does, its kind, where it comes from, what it costs, and how it is built.
 
-    `training_cost` is in single-model trainings, a forward pass counted as a third of a step; m is the number of
-    members. `references` are the names of those it needs with its defaults: `old`, `ensemble`. `fixed` are the options
-    that make this method out of its factory, and cannot be given; `defaults` those in which it only starts from other
-    values. `settings` are the paper's options by data set, where it has several. `departures` are what all objectives
-    have in common (the tests' list of invariances) and this one has not, each with its reason.
+    `summary` says in one plain sentence what its defaults do. `training_cost` is in single-model trainings, a forward
+    pass counted as a third of a step; m is the number of members. `references` are the names of those it needs with its
+    defaults: `old`, `ensemble`. `fixed` are the options that make this method out of its factory, and cannot be given;
+    `defaults` those in which it only starts from other values. `settings` are the paper's options by data set, where it
+    has several. `departures` are what all objectives have in common (the tests' list of invariances) and this one has
+    not, each with its reason.
     """
 
     name: str
+    summary: str
     kind: Kind
     paper: str
     equation: str
@@ -61,6 +63,7 @@ class Card:
         """What a user chooses by, ready for JSON."""
         return {
             "name": self.name,
+            "summary": self.summary,
             "kind": self.kind,
             "paper": self.paper,
             "equation": self.equation,

@@ -109,6 +109,7 @@ def joint_step(logits: Tensor, labels: Sequence[Tensor], terms: Mapping[str, tup
 CARDS = (
     Card(
         name="codistill_skl",
+        summary="Trains networks together, their probabilities drawn to each other by symmetric KL; releases one.",
         kind="objective",
         paper="Bhojanapalli et al. 2021 (churn)",
         equation="9, 19",
@@ -128,6 +129,7 @@ CARDS = (
     ),
     Card(
         name="codistill_l1",
+        summary="Trains networks together, their probabilities drawn to each other by L1; releases one.",
         kind="objective",
         paper="Bhojanapalli et al. 2021 (churn)",
         equation="8, 19",

@@ -44,6 +44,7 @@ class Distillation(Combining):
 CARDS = (
     Card(
         name="kd",
+        summary="Learns from the labels and from the old model's softened probabilities.",
         kind="objective",
         paper="Hinton et al. 2015",
         equation="-",
@@ -54,6 +55,7 @@ CARDS = (
     ),
     Card(
         name="ensemble_kd",
+        summary="Learns from the labels and from an ensemble's softened probabilities.",
         kind="objective",
         paper="Hinton et al. 2015; Zhao et al. 2024 (ELODI), Table 10",
         equation="-",

@@ -32,6 +32,7 @@ class Dropout(Objective):
 CARDS = (
     Card(
         name="dropout",
+        summary="Drops random features before the last layer while it trains.",
         kind="objective",
         paper="Srivastava et al. 2014",
         equation="-",

@@ -117,6 +117,7 @@ class Ldi(Combining):
 CARDS = (
     Card(
         name="ldi",
+        summary="Learns from the labels and holds the logits to the old model's.",
         kind="objective",
         paper="Zhao et al. 2024 (ELODI)",
         equation="8",
@@ -126,6 +127,7 @@ CARDS = (
     ),
     Card(
         name="elodi",
+        summary="Learns from the labels and holds the logits to the mean of an ensemble of its own kind.",
         kind="objective",
         paper="Zhao et al. 2024 (ELODI)",
         equation="7-9",

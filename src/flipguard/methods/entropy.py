@@ -70,6 +70,7 @@ def check_k(k: int | None) -> None:
 CARDS = (
     Card(
         name="entropy",
+        summary="Adds the predictions' entropy to the loss: sure predictions change less from run to run.",
         kind="objective",
         paper="Bhojanapalli et al. 2021 (churn)",
         equation="6",
@@ -86,6 +87,7 @@ CARDS = (
     ),
     Card(
         name="skl",
+        summary="Drives predictions away from uniform, by symmetric KL: sure ones change less from run to run.",
         kind="objective",
         paper="Bhojanapalli et al. 2021 (churn)",
         equation="7",

@@ -65,6 +65,7 @@ class FocalDistillation(Combining):
 CARDS = (
     Card(
         name="fd_kl",
+        summary="Stays close to the old model's probabilities, closer where the old model is right.",
         kind="objective",
         paper="Yan et al. 2021 (PCT)",
         equation="4, 7, 8",
@@ -76,6 +77,7 @@ CARDS = (
     ),
     Card(
         name="fd_lm",
+        summary="Stays close to the old model's logits, closer where the old model is right.",
         kind="objective",
         paper="Yan et al. 2021 (PCT)",
         equation="4, 7, 9",
@@ -86,6 +88,7 @@ CARDS = (
     ),
     Card(
         name="ensemble_fd",
+        summary="Stays close to an ensemble's logits, closer where the ensemble is right.",
         kind="objective",
         paper="Yan et al. 2021 (PCT); Zhao et al. 2024 (ELODI), Table 10",
         equation="4, 7-9",

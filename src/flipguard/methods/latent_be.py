@@ -139,6 +139,7 @@ _COMMON: dict[str, Any] = {
 CARDS = (
     Card(
         name="latent_be",
+        summary="A BatchEnsemble learns from an ensemble, member from member, and is merged into one network.",
         paper="Nam et al. 2022 (LatentBE)",
         equation="3, 5, 26, Algorithm 2",
         factory=LatentBE,
@@ -146,6 +147,7 @@ CARDS = (
     ),
     Card(
         name="batch_ensemble",
+        summary="A BatchEnsemble learns from an ensemble, member from member, and is released whole.",
         paper="Mariet et al. 2021; Nam et al. 2022 (LatentBE)",
         equation="3, 26, Algorithm 1",
         inference_cost="m",

@@ -31,6 +31,7 @@ class Naive(Objective):
 CARDS = (
     Card(
         name="naive",
+        summary="Gives a sample more weight where the old model is right.",
         kind="objective",
         paper="Yan et al. 2021 (PCT)",
         equation="4, 6",

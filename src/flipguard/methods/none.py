@@ -14,6 +14,7 @@ class NoTreatment(Objective):
 CARDS = (
     Card(
         name="none",
+        summary="Trains on the labels alone: what every other method is compared to.",
         kind="objective",
         paper="Yan et al. 2021 (PCT)",
         equation="3",

@@ -34,6 +34,7 @@ class Paragon:
 CARDS = (
     Card(
         name="paragon",
+        summary="Releases the ensemble itself: the mean of its members, each of which runs.",
         kind="paragon",
         paper="Yan et al. 2021 (PCT); Zhao et al. 2024 (ELODI)",
         equation="PCT 10",

@@ -38,6 +38,7 @@ class ProxyDirichlet(Distilling):
 CARDS = (
     Card(
         name="proxy_end2",
+        summary="Learns, as a Dirichlet, what an ensemble says and how far its members disagree.",
         kind="objective",
         paper="Ryabinin et al. 2021; Nam et al. 2022 (LatentBE)",
         equation="30-33",

@@ -82,6 +82,7 @@ class RegressionAlleviating:
 CARDS = (
     Card(
         name="ract",
+        summary="Trains features that are nearer to the old model's right class than to any wrong one, old or new.",
         kind="objective",
         paper="Zhang et al. 2022 (RACT)",
         equation="-",

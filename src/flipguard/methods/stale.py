@@ -77,6 +77,7 @@ class StaleCoDistillation:
 CARDS = (
     Card(
         name="codistill_ce",
+        summary="Trains networks together, each drawn to older copies of the others; releases one.",
         kind="objective",
         paper="Anil et al. 2018; Bhojanapalli et al. 2021 (churn)",
         equation="17, 18",

@@ -149,6 +149,7 @@ def _error(said: Tensor, y: Tensor) -> float:
 CARDS = (
     Card(
         name="weight_interpolation",
+        summary="Mixes the old network's weights with those of the new one that was trained from it.",
         kind="post-hoc",
         paper="Schumann et al. 2023 (BCWI)",
         equation="-",
@@ -158,6 +159,7 @@ CARDS = (
     ),
     Card(
         name="soup",
+        summary="Averages the weights of several new networks that had one start.",
         kind="post-hoc",
         paper="Wortsman et al. 2022; Schumann et al. 2023 (BCWI)",
         equation="-",

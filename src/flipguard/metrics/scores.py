@@ -157,12 +157,14 @@ def surrogate_churn_per_sample(old_logits: Array, new_logits: Array, *, alpha: f
     r"""$\frac12 \lVert (f_{old}/\max f_{old})^\alpha - (f_{new}/\max f_{new})^\alpha \rVert_1$ of each row.
 
     (B, C), (B, C) -> (B,). Churn paper (Bhojanapalli et al. 2021), Eq. 4; as alpha grows it tends to 1 where the
-    predictions differ and to 0 where they agree.
+    predictions differ and to 0 where they agree. It lies between 0 and C/2, as each class adds at most 1/2.
 
-    (1, 1/2) against (1/4, 1) is (3/4 + 1/2) / 2:
+    (1, 1/2) against (1/4, 1) is (3/4 + 1/2) / 2; (1, 1, 1, 0) against (0, 0, 0, 1) differs by 1 in all four classes:
 
     >>> surrogate_churn_per_sample(np.log([[2.0, 1.0]]), np.log([[1.0, 4.0]]))
     array([0.625])
+    >>> surrogate_churn_per_sample(np.array([[99.0, 99.0, 99.0, 0.0]]), np.array([[0.0, 0.0, 0.0, 99.0]]))
+    array([2.])
     """
     old_logits, new_logits = as_logits(old_logits), as_logits(new_logits)
     xp = namespace(old_logits, new_logits)

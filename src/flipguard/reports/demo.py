@@ -10,9 +10,11 @@ from rich.table import Table
 from rich.text import Text
 
 ONE_LINE = ("method", "kind", "held to", "trainings", "inference")
-SEVERAL_LINES = 48
-"""What papers and parameters need between them, so that their words stay whole."""
-WIDEST = 160
+SHARES = {"what it does": 3, "paper, equation": 3, "parameters": 4}
+"""The columns of several lines, and the parts of the remaining width that each has."""
+SEVERAL_LINES = 80
+"""What these need between them, so that their words stay whole."""
+WIDEST = 200
 
 _COLUMNS = (
     ("error old", "error_rate_old"),
@@ -65,7 +67,7 @@ def _summary(by_method: Mapping[str, Mapping[str, Any]]) -> str:
 
 @dataclass(frozen=True)
 class MethodsReport:
-    """The methods: kind, where each comes from, what it costs, its parameters with their defaults.
+    """The methods: what each does, its kind, where each comes from, what it costs, its parameters with their defaults.
 
     A row for each; where a terminal is too narrow for whole words, a paragraph for each.
     """
@@ -75,14 +77,14 @@ class MethodsReport:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         rows = [_row(card) for card in self.cards]
         whole = [max(len(title), *(len(row[title]) for row in rows)) for title in ONE_LINE]
-        left = min(options.max_width, WIDEST) - sum(whole) - 2 * (len(ONE_LINE) + 1)
+        left = min(options.max_width, WIDEST) - sum(whole) - 2 * (len(ONE_LINE) + len(SHARES) - 1)
         yield _methods_table(rows, left) if left >= SEVERAL_LINES else Group(*map(_paragraph, self.cards))
 
 
 def _methods_table(rows: Sequence[Mapping[str, str]], left: int) -> Table:
-    """`left` is what the two long columns share."""
+    """`left` is what the long columns share."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    widths = {"paper, equation": 2 * left // 5, "parameters": left - 2 * left // 5}
+    widths = {title: left * share // sum(SHARES.values()) for title, share in SHARES.items()}
     for title in rows[0]:
         table.add_column(title, overflow="fold", no_wrap=title in ONE_LINE, width=widths.get(title))
     for row in rows:
@@ -94,6 +96,7 @@ def _row(card: Mapping[str, Any]) -> dict[str, str]:
     references, source, parameters = _told(card)
     return {
         "method": str(card["name"]),
+        "what it does": str(card["summary"]),
         "kind": str(card["kind"]),
         "paper, equation": source,
         "held to": references,
@@ -108,7 +111,7 @@ def _paragraph(card: Mapping[str, Any]) -> RenderableType:
     costs = f"trainings {card['training_cost']}, inference {card['inference_cost']}"
     held = f"held to {references}; " if references != "-" else ""
     head = Text.assemble((str(card["name"]), "bold"), f"  {card['kind']}")
-    lines = [Text(line) for line in (source, held + costs)] + [Text(parameters, style="dim")]
+    lines = [Text(line) for line in (str(card["summary"]), source, held + costs)] + [Text(parameters, style="dim")]
     return Group(head, *(Padding(line, (0, 0, 0, 2)) for line in lines))
 
 
