@@ -75,3 +75,27 @@ def test_the_figures_in_words_are_the_tables() -> None:
     for figures in found:
         means = [figure[0] for figure in figures]
         assert any(all(f"| {mean} " in line for mean in means) for line in table.splitlines()), figures
+
+
+def test_the_figures_of_members_in_words_are_the_records() -> None:
+    """Rows of the table in benchmarks/README.md: ours, the plain loop, and their ratio."""
+    jobs = json.loads((ROOT / "results" / "members.json").read_text())["jobs"]
+    update = json.loads((ROOT / "results" / "update.json").read_text())
+    wide, small = jobs["resnet18_w32_b512"], jobs["resnet18_w32_b128"]
+    larger, teachers = jobs["resnet18_w64_b512"], wide["teachers_8"]
+    whole = sum(run["seconds"]["all"] for run in update["captured"]) / len(update["captured"])
+    pairs = [
+        (wide["paired_8"]["ms"], wide["plain_1"]["ms"]),
+        (small["paired_8"]["ms"], small["plain_1"]["ms"]),
+        (larger["captured_8"]["ms"], larger["plain_1"]["ms"]),
+        (teachers["quick_ms"], teachers["plain_ms"]),
+        (wide["student_captured_8"]["ms"], wide["student_plain_8"]["ms"]),
+        (whole, update["plain"]["seconds"]["all"]),
+    ]
+    page = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
+    table = page[page.index("| job | wanted | ours |") :].split("\n\n")[0].splitlines()[2:]
+    found = [[float(row.split("|")[column]) for column in (3, 5, 6)] for row in table]
+    rounded = [[round(ours, 1 if ours > 10 else 2), round(plain, 1 if plain < 100 else 0)] for ours, plain in pairs]
+    assert [row[:2] for row in found] == rounded
+    assert [row[2] for row in found] == [round(plain / ours, 1) for ours, plain in pairs]
+    assert len(update["captured"]) == len(wide["paired_8"]["runs"]) == len(teachers["runs"]) == 3
