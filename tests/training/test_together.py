@@ -245,3 +245,11 @@ def test_a_loss_that_is_not_finite_names_its_rows(engine: Engine) -> None:
     recipe = replace(RECIPE, learning_rate=1e30, warmup=0.0, clip_norm=None)
     with pytest.raises(TrainingError, match=r"not finite at epoch 0, step \d \(training rows \d"):
         together(engine, MODELS["cnn"], recipe)
+
+
+@BOTH
+def test_members_that_end_together_are_told_together(engine: Engine) -> None:
+    """One by one, the first would seem to have taken the time of all, and what is left would be far too much."""
+    told: list[tuple[int, int]] = []
+    fit_members(MODELS["mlp"], images(), RECIPE, SEEDS, engine=engine, on_member=lambda *done: told.append(done))
+    assert told == [(0, 3), (3, 3)]

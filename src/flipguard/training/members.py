@@ -231,8 +231,8 @@ class _Progress:
     def __post_init__(self) -> None:
         self._say()
 
-    def more(self) -> None:
-        self.done += 1
+    def more(self, number: int = 1) -> None:
+        self.done += number
         self._say()
 
     def all(self) -> None:
@@ -304,7 +304,8 @@ def _on_one_device(plan: MemberPlan, data: DataSet, todo: list[tuple[Seeds, Path
     for wave, _ in in_groups(todo, begin, plan.engine, plan.device) if joint else in_waves(todo, begin, plan.device):
         for (seeds, home), run in wave:
             _keep(plan, data, seeds, home, run)
-            done.more()
+        # All at once: told one by one, the first would seem to have taken the time of all.
+        done.more(len(wave))
 
 
 def _load(plan: MemberPlan, data: DataSet, seeds: Seeds, home: Path) -> nn.Module:
