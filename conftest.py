@@ -17,5 +17,7 @@ collect_ignore = [
 ]
 collect_ignore += ["tests/test_package.py"] if find_spec("build") is None or find_spec("twine") is None else []
 # Triton comes with torch's CUDA builds alone.
-collect_ignore += [] if find_spec("triton") else ["src/flipguard/training/normalisation.py"]
+collect_ignore += (
+    [] if find_spec("triton") else [f"src/flipguard/training/{name}.py" for name in ("normalisation", "norm_kernels")]
+)
 collect_ignore += [] if find_spec("ray") else ["src/flipguard/integrations/ray.py"]
