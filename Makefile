@@ -91,8 +91,9 @@ $(KERNELS)/ready: $(VENV)/test
 	$(call LAYER_PIP,$(KERNELS)) triton "numpy<2.3"
 	touch $@
 
-kernels: $(KERNELS)/ready  ## our own GPU kernels, by Triton's interpreter
+kernels: $(KERNELS)/ready  ## our own GPU kernels, by Triton's interpreter, and compiled
 	TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(KERNELS)/bin/python -m pytest tests/training/test_kernels.py
+	$(KERNELS)/bin/python -m pytest tests/training/test_compiled.py
 
 package: $(OWN)/ready  ## sdist and wheel, checked as for an upload; the wheel runs the demo in an empty environment
 	$(OWN)/bin/python -m pytest tests/test_package.py

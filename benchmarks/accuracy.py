@@ -116,7 +116,8 @@ def main() -> None:
             found["accuracy"] |= {
                 str(seed): accuracy(m, data, device) for seed, m in zip(missing, members, strict=True)
             }
-            found |= {"trained_by": sorted(by), "seconds": time.perf_counter() - began}
+            took = found.get("seconds", 0.0) + time.perf_counter() - began
+            found |= {"trained_by": sorted({*by, *found.get("trained_by", ())}), "seconds": took}
         write()
         if not set(found["accuracy"]) & set(record["plain"]):
             continue

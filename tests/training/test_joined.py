@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from flipguard.models import build_model
 from flipguard.training.capture import CannotCapture
-from flipguard.training.grouped import grouped
+from flipguard.training.grouped import grouped, wide_layer
 from flipguard.training.joined import Joined, check_same, stacked
 
 M, B, C = 3, 5, 7
@@ -230,3 +230,10 @@ def test_a_wrong_join_is_noticed() -> None:
     mixed = Joined(lambda x: right.call([x[1], x[0], x[2]]), right.weights, right.module)
     with pytest.raises(CannotCapture, match="do not say what they say alone"):
         check_same(mixed, networks, inputs)
+
+
+def test_a_wide_norm_without_weights_says_so() -> None:
+    wide = wide_layer([nn.BatchNorm2d(3, affine=False) for _ in range(2)], [])
+    assert isinstance(wide, nn.BatchNorm2d)
+    assert not wide.affine
+    assert wide.weight is None

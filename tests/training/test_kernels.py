@@ -152,3 +152,115 @@ def test_norms_of_a_pair_give_each_network_its_half(monkeypatch: pytest.MonkeyPa
     joined.hand_out()
     found = torch.cat([own.grad.flatten() for network in networks for own in network.parameters()])  # type: ignore[union-attr]
     assert off(found, wanted) <= 3 * off(plain, wanted) + 1e-6
+
+
+@pytest.mark.parametrize("mean", [0.0, 100.0, 1000.0])
+def test_a_mean_far_from_zero_costs_no_digits(mean: float) -> None:
+    """At the first step, when the running mean knows nothing yet."""
+    torch.manual_seed(0)
+    x = torch.randn(16, 24, 6, 6, device=DEVICE) + mean
+    norm = torch.nn.BatchNorm2d(24).to(DEVICE)
+    got = norm_add_relu(x, norm, relu=False)
+    exact = torch.nn.functional.batch_norm(x.double(), None, None, training=True)
+    torch.testing.assert_close(got.double(), exact, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(norm.running_mean, 0.1 * x.mean((0, 2, 3)))
+
+
+def test_half_precision() -> None:
+    torch.manual_seed(0)
+    x, z, dy = (torch.randn(8, 40, 4, 4, device=DEVICE) for _ in range(3))
+    mine, theirs = (torch.nn.BatchNorm2d(40).to(DEVICE) for _ in range(2))
+    a, b = (value.bfloat16().requires_grad_() for value in (x, z))
+    c, d = (value.bfloat16().float().requires_grad_() for value in (x, z))
+    got, wanted = norm_add_relu(a, mine, z=b), torch.relu(theirs(c) + d)
+    assert got.dtype == torch.bfloat16
+    got.backward(dy.bfloat16())
+    wanted.backward(dy.bfloat16().float())
+    for one, other in ((got, wanted), (a.grad, c.grad), (b.grad, d.grad)):
+        torch.testing.assert_close(one.float(), other, rtol=2e-2, atol=2e-2)  # type: ignore[union-attr]
+    torch.testing.assert_close(mine.weight.grad, theirs.weight.grad, rtol=1e-2, atol=2e-2)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_value_that_is_no_number_is_not_hidden(bad: float) -> None:
+    """ReLU must not make a zero of it: the loss has to show it."""
+    x = torch.randn(4, 6, 3, 3, device=DEVICE)
+    x[1, 2, 0, 0] = bad
+    got = norm_add_relu(x, torch.nn.BatchNorm2d(6).to(DEVICE))
+    assert got[:, 2].isnan().all()
+    assert got[:, :2].isfinite().all()
+
+
+def test_one_value_per_channel_is_refused() -> None:
+    with pytest.raises(ValueError, match="more than one value per channel"):
+        norm_add_relu(torch.ones(1, 4, 1, 1, device=DEVICE), torch.nn.BatchNorm2d(4).to(DEVICE))
+
+
+class Reads(torch.nn.Module):
+    """A norm whose result is read in unusual ways."""
+
+    def __init__(self, how: str, channels: int = 8) -> None:
+        super().__init__()
+        self.how = how
+        self.first, self.norm = torch.nn.Conv2d(3, channels, 3), torch.nn.BatchNorm2d(channels)
+        self.relu, self.second = torch.nn.ReLU(inplace=True), torch.nn.Conv2d(channels, channels, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.norm(self.first(x))
+        if self.how == "in place":
+            z = self.second(self.relu(y)) + y
+        elif self.how == "added to":
+            y += 1
+            z = self.second(y) + y
+        elif self.how == "in halves":
+            halves = torch.chunk(y, 2, 1)
+            z = self.second(y) * halves[-1].exp().mean() + halves[0].exp().mean()
+        elif self.how == "by a method":
+            z = self.second(y.mul_(2.0)) + y
+        else:
+            z = torch.stack(torch.chunk(y, 2, 1), 1).square().sum(2) + y.exp().mean()
+        return z.flatten(1)
+
+
+@pytest.mark.parametrize(
+    ("how", "channels"),
+    [("in place", 8), ("added to", 8), ("in halves", 8), ("in halves", 7), ("by a method", 8), ("stacked", 8)],
+)
+def test_readers_of_every_kind(how: str, channels: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    torch.manual_seed(0)
+    network = Reads(how, channels).to(DEVICE)
+    exact, x = copy.deepcopy(network).double(), torch.randn(6, 3, 8, 8, device=DEVICE)
+    used = {name for name, _ in network.named_parameters() if how != "stacked" or "second" not in name}
+
+    def found(each: torch.nn.Module, said: torch.Tensor) -> torch.Tensor:
+        own = [value for name, value in each.named_parameters() if name in used]
+        return torch.cat([grad.flatten() for grad in torch.autograd.grad(said.square().mean(), own)])
+
+    wanted = found(exact, exact(x.double()))
+    assert off(found(network, with_fused_norms(network)(x)), wanted) < 1e-4
+
+
+def test_what_a_graph_would_lose_is_refused() -> None:
+    """A layer that works in place, as a statement."""
+
+    class Statement(Reads):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.norm(self.first(x))
+            self.relu(y)
+            return self.second(y)
+
+    with pytest.raises(ValueError, match="changes its input"):
+        with_fused_norms(Statement(""))
+
+
+def test_a_layer_that_is_called_by_keyword() -> None:
+    class Keyword(Reads):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.relu(self.norm(input=self.first(input=x))).flatten(1)
+
+    network = Keyword("").to(DEVICE)
+    x = torch.randn(5, 3, 6, 6, device=DEVICE)
+    wanted = copy.deepcopy(network)(x)
+    torch.testing.assert_close(with_fused_norms(network)(x), wanted, rtol=1e-4, atol=1e-4)

@@ -133,6 +133,28 @@ def test_the_method_is_each_members_own(engine: Engine) -> None:
         assert distance(member, alone(model, RECIPE, seed), start) > 1e-3
 
 
+class HeldSmall:
+    """A loss that reads the weights themselves."""
+
+    needs: tuple[str, ...] = ()
+
+    def __call__(self, student: Any, references: Any, batch: Any) -> Any:
+        step = NoTreatment()(student, references, batch)
+        squares = torch.stack([own.square().sum() for own in student.parameters()]).sum()
+        return replace(step, loss=step.loss + 0.05 * squares)
+
+
+@ALL
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_a_loss_may_read_the_weights(engine: Engine, precision: Any) -> None:
+    """What it leaves in their gradients is added to, whatever else a pass reads."""
+    model, recipe = MODELS["cnn"], replace(RECIPE, precision=precision)
+    for seed, member in zip(SEEDS, together(engine, model, recipe, method=HeldSmall()), strict=True):
+        start, wanted = model.build(C, seed), alone(model, recipe, seed, method=HeldSmall())
+        missed = distance(alone(model, recipe, seed), wanted, start)
+        assert distance(member, wanted, start) < 0.1 * missed
+
+
 @pytest.mark.parametrize(
     ("options", "change", "reason"),
     [

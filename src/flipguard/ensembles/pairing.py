@@ -23,6 +23,11 @@ _BY_CHANNEL = (nn.ReLU, nn.Identity, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgP
 _BY_CHANNEL_FUNCTIONS = (F.relu, torch.relu, F.max_pool2d, F.avg_pool2d, F.adaptive_avg_pool2d, F.pad)
 
 
+def halved(x: Tensor) -> tuple[Tensor, ...]:
+    """A joint value (B, 2·C, …) as that of each network."""
+    return x.chunk(2, 1)
+
+
 class CannotPair(ValueError):
     """The two networks are not of one architecture."""
 
@@ -108,7 +113,7 @@ class Pairing:
 
     def convolutions(self, node: fx.Node) -> tuple[nn.Conv2d, nn.Conv2d] | None:
         """The node's two convolutions, where they can be done together."""
-        if node.op != "call_module":
+        if node.op != "call_module" or len(node.args) != 1:
             return None
         both = tuple(modules[str(node.target)] for modules in self.modules)
         for conv in both:
@@ -152,7 +157,7 @@ class Pairing:
             if value.channels is None:
                 self.cut[node] = Each((value.node, value.node))
             else:
-                halves = self.graph.call_function(torch.chunk, (value.node, 2, 1))
+                halves = self.graph.call_function(halved, (value.node,))
                 first, second = (self.graph.call_function(operator.getitem, (halves, place)) for place in (0, 1))
                 self.cut[node] = Each((first, second))
         return self.cut[node]
@@ -188,4 +193,4 @@ def _padding(node: fx.Node) -> Any:
 
 def _padded(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """`F.pad` of each network's channels."""
-    return torch.cat([F.pad(half, *args, **kwargs) for half in x.chunk(2, 1)], 1)
+    return torch.cat([F.pad(half, *args, **kwargs) for half in halved(x)], 1)

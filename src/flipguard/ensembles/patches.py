@@ -36,7 +36,7 @@ class Stem:
 class Patches(nn.Module):
     """x (B, C, h, w) -> the values under each place of a kernel (B, k·k·C, h', w'), with zeros up to 8·n channels.
 
-    A convolution whose weights are ones and zeros copies them, exactly in any precision, at any stride and padding.
+    A convolution whose weights are ones and zeros copies them, at any stride and padding; exactly in bfloat16.
 
     >>> patches = Patches(Stem(1, (2, 2), (1, 1), (0, 0)))
     >>> patches(torch.tensor([[[[1.0, 2.0], [3.0, 4.0]]]])).flatten()

@@ -102,11 +102,17 @@ def quick_ways(networks: Sequence[nn.Module], dtype: torch.dtype) -> dict[str, W
     """By name, the ways in which the networks can be asked; which is the quickest depends on the device."""
     try:
         ways = _ways("one by one", [folded(network) for network in networks], dtype)
-    except UNTRACEABLE:
+    except torch.OutOfMemoryError:
+        raise
+    except UNTRACEABLE as error:
+        LOG.info("networks are asked as they are: their graph cannot be traced (%s)", error)
         return {"one by one": Way([quickened(network, dtype) for network in networks])}
     try:
         return {**ways, **_ways("in pairs", _pairs(networks), dtype)}
-    except (*UNTRACEABLE, CannotPair):
+    except torch.OutOfMemoryError:
+        raise
+    except (*UNTRACEABLE, CannotPair) as error:
+        LOG.info("networks are not asked in pairs: %s", error)
         return ways
 
 

@@ -60,7 +60,7 @@ class Blocks:
 
     @torch.no_grad()
     def end(self) -> None:
-        """The gradient of each part from its block's; what no loss has reached gets none."""
+        """The gradient of each part from its block's, added to what is there; what no loss has reached gets none."""
         grads = [block.tensor.grad for block in self._blocks]
         if all(grad is None for grad in grads):
             return
@@ -70,7 +70,8 @@ class Blocks:
             for part, _ in block.parts:
                 own = next(taken)
                 if grad is not None:
-                    part.grad = own.as_strided(part.shape, part.stride(), own.storage_offset())
+                    found = own.as_strided(part.shape, part.stride(), own.storage_offset())
+                    part.grad = found if part.grad is None else part.grad + found
         self.forget()
 
     def forget(self) -> None:

@@ -26,7 +26,8 @@ LOG = logging.getLogger("flipguard.training")
 Task = TypeVar("Task")
 CANDIDATES: tuple[Engine, ...] = ("captured", "paired", "grouped", "stacked", "compiled")
 SET_UP_SECONDS: Mapping[str, float] = {"paired": 3.0, "grouped": 10.0, "stacked": 17.0, "compiled": 20.0}
-"""What trying a candidate costs, as seen on an H200 with ResNet-18; the first one's set-up is needed in any case."""
+"""What trying a candidate costs, near what ResNet-18 took on an H200 (results/members.json, results/update.json); the
+first one's set-up is needed in any case."""
 LIKE: Mapping[str, Engine] = {"stacked": "grouped"}
 """torch.func runs the same grouped convolutions, and copies more around them."""
 MEASURED_SECONDS, TURNS, WARM_TURNS, MEMBERS = 5.0, 20, 2, 4

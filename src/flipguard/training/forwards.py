@@ -1,5 +1,6 @@
 """A network's forward pass by quicker kernels, put in place of its own while it trains."""
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,6 +12,7 @@ from flipguard.models.fusion import UNTRACEABLE, fuse_layers
 from flipguard.training.at_once import AtOnce
 from flipguard.training.capture import CannotCapture, first_line
 
+LOG = logging.getLogger("flipguard.training")
 _compiled: dict[type[nn.Module], Callable[..., Any]] = {}
 
 
@@ -43,7 +45,10 @@ def fused(network: nn.Module, dtype: torch.dtype | None = None) -> Iterator[AtOn
     seen: list[Tensor] = []
     try:
         traced = with_fused_norms(network, seen)
-    except (ImportError, *UNTRACEABLE):
+    except torch.OutOfMemoryError:
+        raise
+    except (ImportError, *UNTRACEABLE) as error:
+        LOG.info("BatchNorm, sums and ReLU by torch's own kernels: %s", first_line(error))
         yield None
         return
     at_once = None if dtype is None else AtOnce(traced, dtype)

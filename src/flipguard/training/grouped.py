@@ -139,7 +139,7 @@ def wide_layer(layers: Sequence[nn.Module], weights: Pairs) -> nn.Module:
     if isinstance(first, _NORMS) and kind in _NORMS:
         wide = kind(number * first.num_features, first.eps, first.momentum, device="meta")
         wide.weight, wide.bias = together("weight"), together("bias")
-        wide.track_running_stats = first.track_running_stats
+        wide.affine, wide.track_running_stats = first.affine, first.track_running_stats
         for name in ("running_mean", "running_var", "num_batches_tracked"):
             own: list[Any] = [getattr(layer, name) for layer in layers]
             setattr(wide, name, None if own[0] is None else in_rows(own).view(-1))

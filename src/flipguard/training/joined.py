@@ -45,12 +45,12 @@ class Joined:
     tolerance: float = TOLERANCE
 
     def hand_out(self) -> None:
-        """The joint gradients to the networks' own parameters."""
+        """The joint gradients to the networks' own parameters, added to what a loss that reads them has left there."""
         for joint, parameters in self.weights:
             if joint.grad is not None:
                 rows = joint.grad.view(len(parameters), *parameters[0].shape)
                 for parameter, row in zip(parameters, rows, strict=True):
-                    parameter.grad = row
+                    parameter.grad = row if parameter.grad is None else parameter.grad + row
                 joint.grad = None
         for copied in self.copied:
             copied.end()

@@ -4,7 +4,7 @@
     backward   with g = dy·1(y > 0) and x̂ = (x - mean)/σ:   dβ = Σ g,  dγ = Σ g·x̂,
                dx = γ/σ·(g - dβ/R - x̂·dγ/R),  dz = g
 
-Sums are taken in float32 around the running mean, so that a mean far from zero costs no digits. Each program leaves its
+Sums are taken in float32 around the first row, so that a mean far from zero costs no digits. Each program leaves its
 sums, and the one that is last to do so adds them up, always in the same order: the result does not depend on who it is.
 Without a shortcut the sign of y is found from x again, which is read anyway; with one, the first kernel backward writes
 g where the second, and the shortcut, read it.
@@ -49,7 +49,7 @@ def statistics(  # type: ignore[no-untyped-def]
     """Per program and channel Σ (x - shift) and Σ (x - shift)²; then mean and 1/σ, and the running statistics move."""
     place, columns = tl.program_id(0), tl.program_id(1) * BC + tl.arange(0, BC)
     inside = columns < channels
-    shift = tl.load(running_mean + columns, mask=inside, other=0.0)
+    shift = tl.load(x + columns, mask=inside, other=0.0).to(tl.float32)
     first = tl.zeros((BR, BC), tl.float32)
     second = tl.zeros((BR, BC), tl.float32)
     for start in tl.range(place * chunk, tl.minimum((place + 1) * chunk, rows), BR, num_stages=STAGES):
@@ -65,11 +65,13 @@ def statistics(  # type: ignore[no-untyped-def]
     if _is_last(count + tl.program_id(1), places):
         all_first, all_second = _added_up(total, square, columns, inside, channels, places, BR, BC)
         off = all_first / rows
-        var = tl.maximum(all_second / rows - off * off, 0.0)
-        tl.store(mean + columns, shift + off, mask=inside)
+        centre = shift + off
+        var = tl.maximum(all_second / rows - off * off, 0.0, propagate_nan=tl.PropagateNan.ALL)
+        tl.store(mean + columns, centre, mask=inside)
         tl.store(rstd + columns, 1.0 / tl.sqrt(var + eps), mask=inside)
+        old = tl.load(running_mean + columns, mask=inside, other=0.0)
+        tl.store(running_mean + columns, old + momentum * (centre - old), mask=inside)
         old = tl.load(running_var + columns, mask=inside, other=0.0)
-        tl.store(running_mean + columns, shift + momentum * off, mask=inside)
         tl.store(running_var + columns, old + momentum * (var * (rows / (rows - 1.0)) - old), mask=inside)
 
 
@@ -92,7 +94,7 @@ def forward(  # type: ignore[no-untyped-def]
     if ADD:
         value += tl.load(z + at, mask=mask, other=0.0).to(tl.float32)
     if RELU:
-        value = tl.maximum(value, 0.0)
+        value = tl.maximum(value, 0.0, propagate_nan=tl.PropagateNan.ALL)
     tl.store(y + at, value.to(y.dtype.element_ty), mask=mask)
 
 

@@ -5,6 +5,7 @@ eight times, or eleven with a shortcut, whose gradient they add up themselves.
 """
 
 import operator
+import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -12,6 +13,8 @@ import torch
 import triton
 from torch import Tensor, fx, nn
 
+from flipguard.ensembles.pairing import halved
+from flipguard.models.fusion import changes_input
 from flipguard.training import norm_kernels
 
 TILE, WARPS = 2048, 2
@@ -23,6 +26,9 @@ the last adds up what all have left."""
 
 WIDEST = 64
 """Channels of a tile."""
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+"""Triton's interpreter runs the kernels on the CPU, slowly."""
 
 READERS = 4
 """The most readers of one result whose gradients are added on the way."""
@@ -96,7 +102,7 @@ class _NormAddRelu(torch.autograd.Function):
         given = [dy.contiguous(memory_format=torch.channels_last) for dy, _ in parts]
         b, c, h, w = x.shape
         unused = READERS - len(parts)
-        places = [number for _, span in parts for number in (span if span != (0, c) else (0, 0))] + [0, 0] * unused
+        numbers = [number for _, span in parts for number in (span if span != (0, c) else (0, 0))] + [0, 0] * unused
         cut = _Layout(b * h * w, c)
         partial = torch.empty(2, cut.places, c, device=x.device, dtype=torch.float32)
         dbias, dweight = torch.empty(2, c, device=x.device, dtype=torch.float32)
@@ -106,7 +112,7 @@ class _NormAddRelu(torch.autograd.Function):
         norm_kernels.gradient_sums[cut.reduce](
             *given, *given[:1] * unused, x if y is None else y, x, g, mean, rstd, weight, bias,
             partial[0], partial[1], ctx.counts[1], dbias, dweight, cut.rows, c, cut.chunk, cut.places,
-            ctx.adds, ctx.relu, len(parts), keep, *places, **cut.sum_tiles,
+            ctx.adds, ctx.relu, len(parts), keep, *numbers, **cut.sum_tiles,
         )  # fmt: skip
         sign = ctx.relu and not keep
         norm_kernels.backward[cut.each](
@@ -144,6 +150,8 @@ def norm_add_relu(
             norm.num_batches_tracked.add_(1)
         else:
             seen.append(norm.num_batches_tracked)
+    if x.numel() == x.shape[1]:
+        raise ValueError("BatchNorm needs more than one value per channel in training.")
     counts = fresh_counts(norm).to(x.device) if counts is None else counts
     return _NormAddRelu.apply(x, z, norm.weight, norm.bias, norm, relu, counts, tuple(spans))
 
@@ -171,7 +179,7 @@ class FusedNorm(nn.Module):
         self.register_buffer("counts", fresh_counts(norm), persistent=False)
 
     def forward(self, x: Tensor, z: Tensor | None = None) -> Any:
-        if self.norm.training and x.is_cuda and (z is None or z.dtype == x.dtype):
+        if self.norm.training and (x.is_cuda or INTERPRETED) and (z is None or z.dtype == x.dtype):
             return norm_add_relu(
                 x, self.norm, z=z, relu=self.relu, counts=self.counts, seen=self.seen, spans=self.spans
             )
@@ -183,13 +191,17 @@ class FusedNorm(nn.Module):
 def for_each_reader(traced: fx.GraphModule) -> fx.GraphModule:
     """Norms whose result is read more than once give it as often: no kernel of its own adds a shortcut's gradient.
 
-    Readers of half of the channels (`torch.chunk`) are given those; one that only looks (`detach`) has no gradient.
+    Readers of half of the channels (`halved`) are given those; one that only looks (`detach`) has no gradient.
     """
+    modules = dict(traced.named_modules())
     for node in list(traced.graph.nodes):
-        norm = traced.get_submodule(str(node.target)) if node.op == "call_module" else None
+        norm = modules[str(node.target)] if node.op == "call_module" else None
         if not isinstance(norm, FusedNorm):
             continue
         found = list(_readers(node, norm.norm.num_features))
+        if any(changes_input(reader, modules) for reader, _, _ in found):
+            # The others would see its values, and their gradients would not know.
+            continue
         if len(found) > 1 and sum(reader.target != "detach" for reader, _, _ in found) <= READERS:
             norm.spans = [span for _, _, span in found]
             with traced.graph.inserting_after(node):
@@ -204,7 +216,7 @@ def for_each_reader(traced: fx.GraphModule) -> fx.GraphModule:
 def _readers(node: fx.Node, channels: int) -> Iterator[tuple[fx.Node, fx.Node, Span]]:
     """Each reader, the value that it reads, and the channels of the norm's result that this is."""
     for user in node.users:
-        if user.op == "call_function" and user.target is torch.chunk and user.args[1:] == (2, 1):
+        if user.target is halved:
             for half in user.users:
                 for reader in half.users:
                     yield reader, half, (half.args[1] * (channels // 2), channels // 2)

@@ -17,6 +17,7 @@ from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
 from flipguard.ensembles.pairing import Both, CannotPair, Each, Pairing
+from flipguard.ensembles.patches import rounded_up
 from flipguard.training.at_once import AtOnce
 from flipguard.training.blocks import Block, Blocks
 from flipguard.training.capture import CannotCapture
@@ -25,10 +26,8 @@ from flipguard.training.grouped import Pairs, check_known, plainly_traced, wide_
 from flipguard.training.joined import TOLERANCE, Copied, Joined, check_alike
 
 NARROW = 64
-"""Convolutions of up to so many output channels are done together. Twice as wide as what pays by itself: with 64 to 128
-channels the arithmetic is doubled and takes as long, in half as many kernels (measured on an H200, ResNet-18)."""
-CHANNELS = 8
-"""In half precision tensor cores read channels by so many: images get zeros as further ones."""
+"""Convolutions of up to so many output channels are done together. Of 64 channels each, two take as long together as
+one after the other, and the layers around them need half as many kernels (ResNet-18 on an H200)."""
 HALF_TOLERANCE = 0.1
 """How far logits in half precision may be from those in full, by norm."""
 
@@ -119,7 +118,7 @@ class _Pairing(Pairing):
         outputs, inputs = first.out_channels, first.in_channels
         x, missing = given.node, 0
         if given.channels is None:
-            missing = 0 if self.dtype is None else -2 * inputs % CHANNELS
+            missing = 0 if self.dtype is None else rounded_up(2 * inputs) - 2 * inputs
             if self._beside is None:
                 self._beside = self.graph.call_function(_beside, (*self._inputs, missing))
             x = self._beside
