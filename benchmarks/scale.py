@@ -136,8 +136,8 @@ def tables(price: float | None = None) -> str:
     """The tables as Markdown."""
     speeds = plain, captured = rate("plain loop"), rate("captured step")
     lines = [
-        f"Plain loop {plain / 1e12:.0f} TFLOP/s, {plain / PEAK:.0%} of the {PEAK / 1e12:.0f} that matrix products reach, "
-        f"captured {captured / 1e12:.0f} TFLOP/s ({captured / PEAK:.0%})."
+        f"Plain loop {plain / 1e12:.0f} TFLOP/s, {plain / PEAK:.0%} of the {PEAK / 1e12:.0f} that matrix products "
+        f"reach, captured {captured / 1e12:.0f} TFLOP/s ({captured / PEAK:.0%})."
     ]
     lines += head("network", "classes", "parameters", "GFLOP an image", "MB kept an image")
     for update in UPDATES:
