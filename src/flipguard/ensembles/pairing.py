@@ -6,6 +6,7 @@ channels, or whatever mixes channels, parts the networks' ways: from there on ea
 """
 
 import operator
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -47,7 +48,7 @@ class Each:
     nodes: tuple[Any, Any]
 
 
-class Pairing:
+class Pairing(ABC):
     """The walk through both graphs at once; how convolutions become one, or part, is said by those that inherit it."""
 
     def __init__(self, first: fx.GraphModule, second: fx.GraphModule, narrow: int = NARROW) -> None:
@@ -60,17 +61,17 @@ class Pairing:
         # The two graphs have the same nodes in the same places: the first one's names serve for both.
         self._same = dict(zip(second.graph.nodes, first.graph.nodes, strict=False))
 
+    @abstractmethod
     def input(self, node: fx.Node) -> Both | Each:
         """What the networks are given."""
-        raise NotImplementedError
 
+    @abstractmethod
     def convolved(self, given: Both, convolutions: tuple[nn.Conv2d, nn.Conv2d]) -> fx.Node:
         """Both networks' narrow convolutions of a joint value as one."""
-        raise NotImplementedError
 
+    @abstractmethod
     def parted(self, node: fx.Node, given: Both, convolutions: tuple[nn.Conv2d, nn.Conv2d]) -> Each:
         """Each network's wider convolution of a joint value, which is the `node`'s own."""
-        raise NotImplementedError
 
     def together(self, node: fx.Node) -> nn.Module | None:
         """One layer for a joint value in place of both networks', where there is one."""
