@@ -19,7 +19,7 @@ SPEC: dict[str, Any] = {
         "kd": {"method": "kd", "references": {"old": "single.0"}},
         "pair": {"method": "codistill_skl", "keeps": "members"},
         "cyclic": {"train": {"cycles": 2}, "keeps": "snapshots"},
-        "mean": {"keeps": "average", "last": 2},
+        "mean": {"train": {"average": 2}},
     },
     "rows": {
         "none": {"old": "single", "new": "single", "each": True},

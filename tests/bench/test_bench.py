@@ -266,8 +266,8 @@ WRONG = {
     ),
     "members of one": ({"networks": {"a": {"keeps": "members"}}, "rows": {"none": "a"}}, "trains one network"),
     "too many epochs": (
-        {"networks": {"a": {"keeps": "average", "last": 3}}, "rows": {"none": "a"}},
-        "last is 3, and training has 2",
+        {"networks": {"a": {"train": {"average": 3}}}, "rows": {"none": "a"}},
+        "average must be between 0 and the 2 epochs, got 3",
     ),
     "uneven cycles": (
         {"networks": {"a": {"train": {"cycles": 3}}}, "rows": {"none": "a"}},

@@ -121,8 +121,6 @@ class Graph:
         plan, own = node.plan, self.set_of(node).classes
         if plan.keeps == "members" and node.pieces < 2:
             raise InputError(f"{place}.keeps is members, and {plan.method.name} trains one network.")
-        if plan.keeps == "average" and plan.last > node.recipe.epochs:
-            raise InputError(f"{place}.last is {plan.last}, and training has {node.recipe.epochs} epochs.")
         if getattr(node.average, "alpha", None) == "validation" and "validation" not in material.held_out(self.data):
             raise InputError(
                 f"{place}: {plan.method.name} chooses alpha on the validation part, and the data has none."
@@ -167,7 +165,7 @@ class Graph:
         facts["references"] = {
             need: [f"{piece.node.key}.{piece.place}" for piece in pieces] for need, pieces in node.references.items()
         }
-        facts["keeps"] = [node.plan.keeps, node.plan.last if node.plan.keeps == "average" else 0, node.plan.offline]
+        facts["keeps"] = [node.plan.keeps, 0, node.plan.offline]
         if node.plan.held or node.plan.shared:
             # Runs that share all randomness are still runs of their own: how far they differ on a GPU is a figure.
             facts["run"] = [node.name, node.side, node.seed, node.copy]
@@ -182,7 +180,7 @@ def _needs(method: Any) -> tuple[str, ...]:
 
 def _check_average(plan: NetworkPlan, place: str) -> None:
     """An average of weights is not trained."""
-    own = {"copies", "model", "train", "data", "offline", "keeps", "last", "augment", "shared", "held"}
+    own = {"copies", "model", "train", "data", "offline", "keeps", "augment", "shared", "held"}
     for name in type(plan).model_fields:
         if name in own & plan.model_fields_set:
             raise InputError(f"{place}.{name} has no meaning: {plan.method.name} averages weights, and trains nothing.")

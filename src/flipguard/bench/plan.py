@@ -62,13 +62,12 @@ class NetworkPlan(Strict):
         Field(default_factory=list, description="randomness that all networks that say so have in common, of any seed"),
     ]
     keeps: Annotated[
-        Literal["release", "members", "snapshots", "average"],
+        Literal["release", "members", "snapshots"],
         Field(
             description="what a training leaves: the network to release; all that were trained jointly; the network at "
-            "the end of each of the schedule's cycles; the mean of its weights over the last epochs"
+            "the end of each of the schedule's cycles"
         ),
     ] = "release"
-    last: Annotated[int, Field(ge=1, description="the epochs over which `average` takes its mean")] = 4
 
 
 class RowPlan(Strict):

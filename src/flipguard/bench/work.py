@@ -1,7 +1,8 @@
 """Training a bench's networks: side by side, on the CPU in processes, on a GPU in turns. What is done is kept."""
 
+import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,19 +17,19 @@ from flipguard.bench.cost import fresh
 from flipguard.bench.node import Node, waves
 from flipguard.bench.shop import LOGITS, RECORD, Shop
 from flipguard.checkpoints import load_checkpoint, load_weights, save_checkpoint
-from flipguard.data import Batches
-from flipguard.ensembles import average_weights, recompute_statistics
 from flipguard.files import whole_file
 from flipguard.releases import material
 from flipguard.releases.folder import write_json
 from flipguard.training import begin_network, predict_logits
-from flipguard.training.engines import for_one
+from flipguard.training.capture import CannotCapture
+from flipguard.training.engines import JOINT, for_one
 from flipguard.training.loop import Run
 from flipguard.training.pool import Event, Here, Piece, Pool, Resources
 from flipguard.training.processes import Processes
 from flipguard.training.state import Epoch
-from flipguard.training.waves import in_waves
+from flipguard.training.waves import in_groups, in_waves
 
+LOG = logging.getLogger("flipguard.bench")
 STATE = "state.safetensors"
 OnNetwork = Callable[[Node, float], None]
 """Called with a network that is done and the seconds it took, or its share of what was trained beside it."""
@@ -97,21 +98,19 @@ def _begin(shop: Shop, node: Node) -> Run:
         checkpoint=home / STATE,
         checkpoint_every=node.train.checkpoint_every,
         engine=for_one(node.train.engine),
-        on_epoch=_Snapshots(home, node) if node.plan.keeps in ("snapshots", "average") else None,
+        on_epoch=_Snapshots(home, node) if node.plan.keeps == "snapshots" else None,
     )
 
 
 @dataclass(frozen=True)
 class _Snapshots:
-    """Keeps the network as it is after certain epochs, in files: a run that is cut off has them when it goes on."""
+    """Keeps the network at the end of each cycle, in files: a run that is cut off has them when it goes on."""
 
     home: Path
     node: Node
 
     def epochs(self) -> list[int]:
-        plan, recipe = self.node.plan, self.node.recipe
-        if plan.keeps == "average":
-            return list(range(recipe.epochs - plan.last, recipe.epochs))
+        recipe = self.node.recipe
         each = recipe.epochs // recipe.cycles
         return [each * (cycle + 1) - 1 for cycle in range(recipe.cycles)]
 
@@ -140,12 +139,7 @@ def _pieces(shop: Shop, node: Node, run: Run) -> list[nn.Module]:
         return [released]
     if node.plan.keeps == "members":
         return list(run.student.networks)
-    networks = _Snapshots(shop.home(node), node).networks(len(shop.set_of(node).classes))
-    if node.plan.keeps == "snapshots":
-        return networks
-    own = shop.set_of(node)
-    rows = Batches(own.train, node.recipe.batch_size, normalisation=own.normalisation, device=shop.device)
-    return [recompute_statistics(average_weights(networks).to(shop.device), rows)]
+    return _Snapshots(shop.home(node), node).networks(len(shop.set_of(node).classes))
 
 
 def _keep(shop: Shop, node: Node, pieces: list[nn.Module], seconds: float) -> float:
@@ -176,7 +170,29 @@ def _on_one_device(shop: Shop, nodes: list[Node], on_network: OnNetwork) -> None
     for node in nodes:
         if node.average is not None:
             on_network(node, _train(shop, node))
+
+    def begin(node: Node) -> Run:
+        return _begin(shop, node)
+
+    def keep(waves: Iterator[tuple[list[tuple[Node, Run]], float]]) -> None:
+        for wave, seconds in waves:
+            for node, run in wave:
+                on_network(node, _keep(shop, node, _pieces(shop, node, run), seconds / len(wave)))
+
     trained = [node for node in nodes if node.average is None]
-    for wave, seconds in in_waves(trained, lambda node: _begin(shop, node), shop.device):
-        for node, run in wave:
-            on_network(node, _keep(shop, node, _pieces(shop, node, run), seconds / len(wave)))
+    for kind in _kinds(trained):
+        try:
+            keep(in_groups(kind, begin, kind[0].train.engine, shop.device))
+        except CannotCapture as reason:
+            LOG.warning("%s and others each by itself: %s.", kind[0].label, reason)
+    keep(in_waves([node for node in trained if not shop.is_done(node)], begin, shop.device))
+
+
+def _kinds(nodes: list[Node]) -> list[list[Node]]:
+    """Networks that differ by their seeds alone, where the spec asks for an engine that trains such ones in one step."""
+    found: dict[str, list[Node]] = {}
+    for node in nodes:
+        if node.train.engine in JOINT and not node.references and node.plan.keeps == "release":
+            kind = (node.model.described(), node.recipe, node.method, node.part, node.plan.augment, node.train.engine)
+            found.setdefault(repr(kind), []).append(node)
+    return [alike for alike in found.values() if len(alike) > 1]

@@ -40,8 +40,10 @@ def bench(
         str | None, typer.Option(metavar="FOLDER", help="Networks that several benches share. Default: in --out.")
     ] = None,
     device: Annotated[str, typer.Option(metavar="NAME", help="cpu, cuda, cuda:1, or auto.")] = "auto",
-    row: Annotated[list[str] | None, typer.Option(metavar="ROW", help="Only this row; repeatable.")] = None,
-    seed: Annotated[list[int] | None, typer.Option(metavar="SEED", help="Only this seed; repeatable.")] = None,
+    row: Annotated[list[str] | None, typer.Option("--row", metavar="ROW", help="Only this row; repeatable.")] = None,
+    seed: Annotated[
+        list[int] | None, typer.Option("--seed", metavar="SEED", help="Only this seed; repeatable.")
+    ] = None,
     processes: Annotated[
         int | None, typer.Option(min=1, help="Networks side by side on the CPU. Default: one for each core.")
     ] = None,

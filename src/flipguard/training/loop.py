@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from flipguard.data import ResidentBatches
+from flipguard.ensembles import recompute_statistics
 from flipguard.training import signals
 from flipguard.training.accumulation import parts_of, whole_step
 from flipguard.training.at_once import AtOnce
@@ -167,12 +168,21 @@ class Run:
         return self._place
 
     def released(self) -> nn.Module:
-        """The network to deploy, with the weights of the epoch that was chosen."""
+        """The network to deploy, with the weights of the epoch that was chosen, or the mean of the last ones."""
         self.student.eval()
         network = self._network()
         assert network is not None
         self.state.restore_best(network)
+        if self.state.restore_mean(network):
+            self._measure_statistics(network)
         return network
+
+    def _measure_statistics(self, network: nn.Module) -> None:
+        """BatchNorm's, of weights that never saw a batch together: each process on its share, then their mean."""
+        recompute_statistics(network, self.job.batches(0, 0))
+        for name, value in network.named_buffers():
+            if value.is_floating_point() and name.endswith(("running_mean", "running_var")):
+                value.copy_(self.team.total(value) / self.team.world)
 
     def _network(self, *, keep: bool = True) -> nn.Module | None:
         """The network as it would be released now. One in pieces is put together by all processes, for those that
@@ -200,6 +210,9 @@ class Run:
         """The epoch's record, and its checkpoint."""
         job = self.job
         error = None
+        if epoch >= job.recipe.epochs - job.recipe.average:
+            with nullcontext() if self.captured is None else self.captured.turn():
+                self.state.add_to_mean(self.student.release())
         if self.captured is None or self.on_epoch is not None or job.validate is not None:
             self._look()
             self.student.eval()

@@ -59,11 +59,16 @@ def described(
         "data": described_data(data) if isinstance(data, DataSet) else dict(data),
         "model": model.described(),
         "method": {"name": getattr(method, "__name__", type(method).__name__), "parameters": _plain(parameters)},
-        "recipe": asdict(recipe),
+        "recipe": _recipe(recipe),
         "seeds": asdict(seeds),
         "augmentation": _plain(augmentation),
         "choose_epoch": choose_epoch,
     }
+
+
+def _recipe(recipe: Recipe) -> dict[str, Any]:
+    """Without what came later and is not used, so that a run from before goes on."""
+    return {name: value for name, value in asdict(recipe).items() if value or name not in ("floor", "tail", "average")}
 
 
 def described_data(data: DataSet) -> dict[str, Any]:
@@ -124,6 +129,10 @@ def begin_network(
     on_epoch: OnEpoch | None = None,
 ) -> Run:
     """The run of `train_network` before its first step, for those who let several take turns."""
+    if recipe.average and choose_epoch == "validation":
+        raise InputError("average releases a mean over epochs, and choose_epoch: validation one of them: take either.")
+    if recipe.average and sharded:
+        raise InputError("average has no form for a student in pieces: leave sharded out, or average.")
     rank, world = place()
     model = model.for_method(method)
     student = new_student(model, len(data.classes), method, recipe, seeds)

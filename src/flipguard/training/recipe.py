@@ -11,6 +11,7 @@ from flipguard.types import InputError
 Schedule = Literal["constant", "step", "cosine", "one_cycle"]
 Optimiser = Literal["sgd", "adamw"]
 Precision = Literal["float32", "bf16"]
+_FALLING = ("cosine", "one_cycle")
 _CHOICES = {"schedule": get_args(Schedule), "optimiser": get_args(Optimiser), "precision": get_args(Precision)}
 
 
@@ -20,7 +21,9 @@ class Recipe:
 
     `warmup` is a share of all steps, over which the rate rises from 0 (one_cycle: from a 25th of its peak). `step`
     multiplies the rate by 0.1 at each third of training, as ELODI's 30-60-90. The whole schedule is gone through
-    `cycles` times, for snapshot ensembles. BatchNorm and biases are not decayed when `decay_all` is off. `accumulate`
+    `cycles` times, for snapshot ensembles. `cosine` and `one_cycle` fall to `floor`, a share of their peak, and stay there
+    for the last share `tail` of the steps. With `average` the mean of the weights after each of the last so many epochs is
+    released, its BatchNorm's statistics measured anew (SWA, Izmailov et al. 2018). BatchNorm and biases are not decayed when `decay_all` is off. `accumulate`
     splits a batch into that many parts, one after another, and `checkpoint_activations` computes each block's
     activations again in the backward pass: both for less memory. When `clip_norm` is set, gradients are scaled down to
     at most that norm.
@@ -37,6 +40,9 @@ class Recipe:
     schedule: Schedule = "one_cycle"
     warmup: float = 0.2
     cycles: int = 1
+    floor: float = 0.0
+    tail: float = 0.0
+    average: int = 0
     precision: Precision = "float32"
     channels_last: bool = False
     accumulate: int = 1
@@ -59,6 +65,16 @@ class Recipe:
             raise InputError(
                 f"warmup and momentum must be at least 0 and below 1, got {self.warmup} and {self.momentum}."
             )
+        if not 0 <= self.floor < 1 or not 0 <= self.tail < 1:
+            raise InputError(f"floor and tail must be at least 0 and below 1, got {self.floor} and {self.tail}.")
+        if (self.floor or self.tail) and self.schedule not in _FALLING:
+            raise InputError(f"floor and tail have no meaning: the schedule {self.schedule} does not fall to a floor.")
+        if self.tail and not self.floor:
+            raise InputError("tail needs a floor above 0: at a rate of 0 nothing is learned.")
+        if not self.warmup + self.tail < 1:
+            raise InputError(f"warmup {self.warmup} and tail {self.tail} leave no steps between them.")
+        if not 0 <= self.average <= self.epochs:
+            raise InputError(f"average must be between 0 and the {self.epochs} epochs, got {self.average}.")
         if self.clip_norm is not None and not self.clip_norm > 0:
             raise InputError(f"clip_norm must be above 0, or None, got {self.clip_norm}.")
         if self.epochs % self.cycles:
@@ -73,6 +89,9 @@ def rate(recipe: Recipe, step: int, steps: int) -> float:
     >>> cosine = Recipe(schedule="cosine", warmup=0.0)
     >>> [round(rate(cosine, s, 4), 3) for s in (0, 2, 4)]
     [1.0, 0.5, 0.0]
+    >>> tailed = Recipe(schedule="one_cycle", warmup=0.0, floor=0.1, tail=0.5)
+    >>> [round(rate(tailed, s, 8), 3) for s in (0, 2, 4, 7)]
+    [1.0, 0.55, 0.1, 0.1]
     """
     if recipe.cycles > 1:
         steps //= recipe.cycles
@@ -81,14 +100,13 @@ def rate(recipe: Recipe, step: int, steps: int) -> float:
     if step < warm:
         start = 0.04 if recipe.schedule == "one_cycle" else 0.0
         return start + (1 - start) * (step + 1) / warm
-    done = (step - warm) / max(1, steps - warm)
+    done = min(1.0, (step - warm) / max(1, steps - warm - round(recipe.tail * steps)))
     if recipe.schedule == "constant":
         return 1.0
     if recipe.schedule == "step":
         return 0.1 ** math.floor(3 * min(step / steps, 1 - 1e-9))
-    if recipe.schedule == "cosine":
-        return 0.5 * (1 + math.cos(math.pi * done))
-    return 1.0 - done
+    left = 0.5 * (1 + math.cos(math.pi * done)) if recipe.schedule == "cosine" else 1.0 - done
+    return recipe.floor + (1 - recipe.floor) * left
 
 
 def build_optimiser(groups: list[dict[str, object]], recipe: Recipe, *, fused: bool = False) -> torch.optim.Optimizer:

@@ -33,13 +33,15 @@ class Epoch:
 
 
 class TrainingState:
-    """Weights, optimiser, random state, the epoch's sums so far, and the best epoch's weights if one is chosen."""
+    """Weights, optimiser, random state, the epoch's sums so far, and the best epoch's or the mean's weights if asked for."""
 
     def __init__(self, student: nn.Module, optimiser: Any, device: str, team: Team) -> None:
         self._student, self._optimiser, self._device, self._team = student, optimiser, device, team
         self._sums: dict[str, Tensor] = {}
         self._best: dict[str, Tensor] = {}
         self._best_error = float("inf")
+        self._mean: dict[str, Tensor] = {}
+        self._averaged = 0
         # A network in pieces is one that a device has no room for twice.
         self._best_device = "cpu" if team.sharded else device
         self.seconds = 0.0
@@ -98,6 +100,22 @@ class TrainingState:
         if self._best:
             network.load_state_dict(self._best)
 
+    @torch.no_grad()
+    def add_to_mean(self, network: nn.Module) -> None:
+        """One more epoch's weights in the mean that is released. Nothing here waits for the device."""
+        self._averaged += 1
+        for name, value in network.state_dict().items():
+            if name not in self._mean or not value.is_floating_point():
+                self._mean[name] = value.detach().clone()
+            else:
+                self._mean[name].lerp_(value.detach(), 1 / self._averaged)
+
+    def restore_mean(self, network: nn.Module) -> bool:
+        """Put the mean into the released network; False when there is none."""
+        if self._mean:
+            network.load_state_dict(self._mean)
+        return bool(self._mean)
+
     def save(self, path: Path, epoch: int, step: int, facts: Mapping[str, Any] | None) -> None:
         """Write what a resume needs; the first process of a team writes, weights that are not finite never."""
         tensors, scalars = self._tensors(self._totals())
@@ -111,6 +129,8 @@ class TrainingState:
             place = {"epoch": epoch, "step": step, "seconds": self.seconds, "best_error": self._best_error}
             if not self._best:
                 place.pop("best_error")
+            if self._mean:
+                place["averaged"] = self._averaged
             how = {} if self.engine is None else {"engine": self.engine}
             save_checkpoint(path, tensors, {**place, **how, "optimiser": scalars, "run": facts or {}})
         self._team.wait()
@@ -119,6 +139,7 @@ class TrainingState:
         """In every process, as all have a part in what is in pieces; the first has the whole."""
         tensors = {f"student.{name}": value for name, value in self._student.state_dict().items()}
         tensors |= {f"best.{name}": value for name, value in self._best.items()}
+        tensors |= {f"mean.{name}": value for name, value in self._mean.items()}
         tensors |= {f"sums.{name}": value for name, value in totals.items()}
         scalars: dict[str, dict[str, Any]] = {}
         for number, values in self._optimiser.state_dict()["state"].items():
@@ -158,6 +179,7 @@ class TrainingState:
         self._sums = self._on_device(tensors, "sums.") if self._team.rank == 0 else {}
         self._best = {name: value.to(self._best_device) for name, value in nested(tensors, "best.").items()}
         self._best_error = float(facts.get("best_error", "inf"))
+        self._mean, self._averaged = self._on_device(tensors, "mean."), int(facts.get("averaged", 0))
         self.seconds, self.engine = float(facts["seconds"]), facts.get("engine")
         self._set_random(tensors, int(facts["epoch"]), int(facts["step"]))
         return int(facts["epoch"]), int(facts["step"])
