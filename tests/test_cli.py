@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 from xml.etree import ElementTree
 
 import jsonschema
@@ -421,3 +421,18 @@ def test_a_run_folder_is_no_prediction_file(files: Path) -> None:
     refused = run("compare", "old.parquet", "runs/update")
     assert refused.exit_code == 2
     assert "is a run folder of flipguard train: name a version's predictions" in refused.stderr
+
+
+def test_an_option_is_named_where_its_value_has_the_same_name() -> None:
+    """typer before 0.29 takes `--seed SEED` for an option --SEED when the name is left to the parameter."""
+    unnamed = []
+    for command in app.registered_commands:
+        assert command.callback is not None
+        for name, hint in get_type_hints(command.callback, include_extras=True).items():
+            for option in getattr(hint, "__metadata__", ()):
+                same = str(getattr(option, "metavar", "")).lower() == name
+                # Within Annotated the first name stands where a default would.
+                named = str(getattr(option, "default", "")).startswith("--")
+                if type(option).__name__ == "OptionInfo" and same and not named:
+                    unnamed.append(f"{command.name} --{name}")
+    assert unnamed == []

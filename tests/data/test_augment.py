@@ -111,3 +111,17 @@ def test_errors() -> None:
         Augmentation(crop_padding=7, padding_mode="reflect")(IMAGES, seed=0, epoch=0, index=INDEX)
     with pytest.raises(InputError, match="normalisation has 2 channels and the input 3"):
         normalise(IMAGES, Normalisation((0.5, 0.5), (0.5, 0.5)))
+
+
+def test_the_measured_scale_does_not_depend_on_threads() -> None:
+    """A run that is begun with one thread may go on with two: its data must be the same to the last digit."""
+    x = torch.rand(40_000, 3, 8, generator=torch.Generator().manual_seed(3))
+    before = torch.get_num_threads()
+    found = set()
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            found.add(measure_normalisation(x))
+    finally:
+        torch.set_num_threads(before)
+    assert len(found) == 1

@@ -50,12 +50,13 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "codistill_l1 with skl top-k": ("codistill_l1", {"regulariser": "skl", "k": 3}),
     "codistill_skl of three": ("codistill_skl", {"members": M}),
     "codistill_ce of three": ("codistill_ce", {"members": M}),
+    "graft of three, without an old model": ("graft", {"members": M, "strength": 0.0}),
     "elodi sum": ("elodi", {"difference": {"reduction": "sum", "k": 3, "ranked_by": "reference"}}),
 }
 
 # By default every parameter of one of these names is set to zero, and every term but the labels' own is a matching one.
 WEIGHT_NAMES = ("strength", "weight", "alpha", "beta")
-WEIGHTS: dict[str, dict[str, float]] = {}
+WEIGHTS: dict[str, dict[str, float]] = {"graft": {"strength": 0.0, "unity": 0.0}}
 MATCHING: dict[str, tuple[str, ...]] = {}
 
 

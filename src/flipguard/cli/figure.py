@@ -53,7 +53,8 @@ def figure(
         typer.Option(help="One per NEW: what sets them apart; equal for runs of one setting.", metavar="NUMBER…"),
     ] = None,
     key: Annotated[
-        str | None, typer.Option(help="What sets runs apart: a dotted key of the spec's versions.", metavar="KEY")
+        str | None,
+        typer.Option("--key", help="What sets runs apart: a dotted key of the spec's versions.", metavar="KEY"),
     ] = None,
     sizes: Annotated[
         list[int] | None, typer.Option(help="Members of the ensembles to draw.", metavar="NUMBER…")
@@ -62,7 +63,8 @@ def figure(
         list[str] | None, typer.Option(help="For displacements: ids, a panel each.", metavar="ID…")
     ] = None,
     column: Annotated[
-        str | None, typer.Option(help="Use these numbers per row, such as features, for logits.", metavar="COLUMN")
+        str | None,
+        typer.Option("--column", help="Use these numbers per row, such as features, for logits.", metavar="COLUMN"),
     ] = None,
     apart: Annotated[
         bool, typer.Option("--apart", help="For entropy, confidence: each NEW is a model, not a member of one.")

@@ -123,7 +123,8 @@ def normalise(
 def measure_normalisation(x: Tensor) -> Normalisation:
     """Mean and standard deviation per channel of training inputs (N, C, …); uint8 pixels count as x / 255.
 
-    A constant channel gets a standard deviation of 1, so that it becomes 0 rather than nan.
+    A constant channel gets a standard deviation of 1, so that it becomes 0 rather than nan. NumPy adds up in one order,
+    however many threads there are: a run may go on where there are more.
 
     >>> measure_normalisation(torch.tensor([[0.0, 3.0], [2.0, 3.0]]))
     Normalisation(mean=(1.0, 3.0), std=(1.0, 1.0))
@@ -131,8 +132,8 @@ def measure_normalisation(x: Tensor) -> Normalisation:
     unit = 255.0 if x.dtype == torch.uint8 else 1.0
     mean, std = [], []
     for channel in range(x.shape[1]):
-        values = x[:, channel].double() / unit
+        values = x[:, channel].double().cpu().contiguous().numpy() / unit
         mean.append(float(values.mean()))
-        spread = float(values.std(correction=0))
+        spread = float(values.std())
         std.append(spread if spread > 1e-12 else 1.0)
     return Normalisation(tuple(mean), tuple(std))

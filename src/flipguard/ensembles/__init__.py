@@ -3,6 +3,7 @@
 from flipguard.ensembles.averages import MovingAverage, average_weights, interpolate, recompute_statistics
 from flipguard.ensembles.batch import BatchEnsemble, batch_ensemble, check_folding, merge
 from flipguard.ensembles.batch_student import BatchStudent
+from flipguard.ensembles.branched import BranchedStudent
 from flipguard.ensembles.combine import Combination, combined
 from flipguard.ensembles.deep import DeepEnsemble
 from flipguard.ensembles.joint import JointStudent, StaleStudent
@@ -17,6 +18,7 @@ from flipguard.ensembles.tempered import Tempered
 __all__ = [
     "BatchEnsemble",
     "BatchStudent",
+    "BranchedStudent",
     "CachedReference",
     "Combination",
     "DeepEnsemble",

@@ -13,6 +13,7 @@ from flipguard.methods import (
     elodi,
     entropy,
     focal,
+    graft,
     latent_be,
     naive,
     none,
@@ -32,6 +33,7 @@ from flipguard.methods.dropout import Dropout
 from flipguard.methods.elodi import Elodi, Ldi, LogitDifference
 from flipguard.methods.entropy import MinimumEntropy
 from flipguard.methods.focal import FocalDistillation
+from flipguard.methods.graft import Graft
 from flipguard.methods.latent_be import BatchEnsembleDistillation, LatentBE
 from flipguard.methods.naive import Naive
 from flipguard.methods.none import NoTreatment
@@ -57,6 +59,7 @@ METHODS: dict[str, Card] = {
         latent_be,
         codistillation,
         stale,
+        graft,
         bct,
         ract,
         bu_cr,
@@ -103,6 +106,7 @@ __all__ = [
     "Dropout",
     "Elodi",
     "FocalDistillation",
+    "Graft",
     "LatentBE",
     "Ldi",
     "LogitDifference",

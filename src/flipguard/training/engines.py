@@ -144,7 +144,7 @@ def _quick(run: "Run", reference: Reference) -> Reference:
 
 
 def _networks(student: nn.Module) -> list[nn.Module]:
-    """The plain networks inside the student whose whole forward pass is called."""
+    """The plain networks inside the student whose whole forward pass is called, or what it names instead."""
     if isinstance(student, SingleStudent):
         return [student.network]
-    return list(getattr(student, "networks", ()))
+    return list(getattr(student, "passes", None) or getattr(student, "networks", ()))

@@ -1,0 +1,167 @@
+"""A student that branches: its networks share their first blocks, which are computed once, and end each in its own.
+
+The networks are whole ones, built as any other. In all but the first, what lies before the fork is replaced by modules
+that recall what the first network's have just answered, so that any network can branch whose modules are called in the
+order in which they are registered. What is released is the first: an ordinary network.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from flipguard.ensembles.combine import features_and_logits
+from flipguard.ensembles.students import decay_groups
+from flipguard.types import InputError, Output
+
+
+class Branches(nn.Module):
+    """M networks with a common trunk: x -> (M, B, C). One graph, so that quicker kernels can be put in its place."""
+
+    def __init__(self, networks: Sequence[nn.Module], trunk: Sequence[str]) -> None:
+        super().__init__()
+        self.networks = nn.ModuleList(networks)
+        self._trunk = [networks[0].get_submodule(name) for name in trunk]
+        self._said: dict[int, Any] = {}
+        self._at_fork: list[int] = []
+        for network in networks[1:]:
+            for place, name in enumerate(trunk):
+                parent, _, last = name.rpartition(".")
+                setattr(network.get_submodule(parent), last, Recalled(self._said, place))
+
+    def forward(self, x: Any) -> Tensor:
+        return torch.stack(self.each(lambda network: network(x)))
+
+    def each(self, ask: Callable[[nn.Module], Any]) -> list[Any]:
+        """What every network answers; the trunk is computed for the first, and nothing of it is kept."""
+        hooks = [module.register_forward_hook(self._keep(place)) for place, module in enumerate(self._trunk)]
+        try:
+            answers = [ask(self.networks[0])]
+            if self._versions() != self._at_fork:
+                raise InputError(
+                    "after the fork the network changes in place what its branches share: take another share for own."
+                )
+            return answers + [ask(network) for network in self.networks[1:]]
+        finally:
+            for hook in hooks:
+                hook.remove()
+            self._said.clear()
+
+    def _keep(self, place: int) -> Callable[[Any, Any, Any], None]:
+        def hook(module: nn.Module, given: Any, said: Any) -> None:
+            self._said[place] = said
+            if place == len(self._trunk) - 1:
+                self._at_fork = self._versions()
+
+        return hook
+
+    def _versions(self) -> list[int]:
+        """How often each of the trunk's answers has been changed in place."""
+        return [said._version for said in self._said.values() if isinstance(said, Tensor)]
+
+
+class BranchedStudent(nn.Module):
+    """M networks on one batch, of which the last share `own` of the blocks is each one's own; the first is released.
+
+    Blocks are what stands in the network's (nested) `Sequential` and `ModuleList`, and what stands beside these: for a
+    ResNet-18 the stem, eight residual blocks and the head, of which `own=0.5` leaves the last two stages and the head.
+    """
+
+    def __init__(
+        self, build: Callable[[int], nn.Module], members: int, *, own: float = 0.5, decay_all: bool = True
+    ) -> None:
+        super().__init__()
+        networks = [build(member) for member in range(members)]
+        self.members, self.decay_all = members, decay_all
+        self.branches = Branches(networks, trunk_of(networks[0], own))
+
+    def forward(self, x: Any, *, features: bool = False) -> Output:
+        """Logits (M, B, C); features (M, B, D) when asked for."""
+        if not features:
+            return Output(self.branches(x))
+        found, logits = zip(*self.branches.each(lambda network: features_and_logits(network, x)), strict=True)
+        return Output(torch.stack(logits), torch.stack(found))
+
+    @property
+    def passes(self) -> list[nn.Module]:
+        """What is called as a whole: the trunk has no place of its own in any one network's pass."""
+        return [self.branches]
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        return [g for network in self.branches.networks for g in decay_groups(network, decay_all=self.decay_all)]
+
+    def release(self) -> nn.Module:
+        return self.branches.networks[0]
+
+
+class Recalled(nn.Module):
+    """Stands for a module of the trunk: answers what the first network's has just answered, whatever it is given."""
+
+    def __init__(self, said: dict[int, Any], place: int) -> None:
+        super().__init__()
+        self._said, self._place = said, place
+
+    def forward(self, *given: Any, **named: Any) -> Any:
+        return self._said[self._place]
+
+
+def trunk_of(network: nn.Module, own: float) -> list[str]:
+    """The names of the modules before the fork, as large as they come, in the order of registration.
+
+    >>> blocks = nn.Sequential(nn.Sequential(nn.Linear(3, 3)), nn.Sequential(nn.Linear(3, 2)))
+    >>> trunk_of(nn.ModuleDict({"stem": nn.Linear(2, 3), "blocks": blocks, "head": nn.Linear(2, 2)}), 0.5)
+    ['stem', 'blocks.0']
+    """
+    if not 0 < own < 1:
+        raise InputError(f"own must lie between 0 and 1, got {own}.")
+    blocks = [*_blocks("", network, flat=False)]
+    if len(blocks) < 2:
+        blocks = [*_blocks("", network, flat=True)]
+    if len(blocks) < 2:
+        # No chain to fork in: the head alone is each branch's own.
+        blocks = [name for name, part in network.named_children() if any(True for _ in part.parameters())]
+    if len(blocks) < 2:
+        raise InputError("a network branches between two of its modules, and this one has no two of them.")
+    kept = max(1, min(len(blocks) - 1, round(own * len(blocks))))
+    return [*_before(network, blocks[-kept])]
+
+
+def _blocks(name: str, module: nn.Module, *, flat: bool) -> Iterator[str]:
+    """What stands in a list of modules and has weights; when `flat`, also layers that have no parts of their own."""
+    for child, inner in module.named_children():
+        below = f"{name}.{child}" if name else child
+        if _has_blocks(inner, flat=flat):
+            yield from _blocks(below, inner, flat=flat)
+        elif _is_block(module, inner, flat=flat):
+            yield below
+
+
+def _has_blocks(module: nn.Module, *, flat: bool) -> bool:
+    return any(_is_block(module, child, flat=flat) or _has_blocks(child, flat=flat) for child in module.children())
+
+
+def _is_block(parent: nn.Module, module: nn.Module, *, flat: bool) -> bool:
+    weights = any(True for _ in module.parameters())
+    return (
+        isinstance(parent, nn.Sequential | nn.ModuleList) and weights and (flat or any(True for _ in module.children()))
+    )
+
+
+def _before(network: nn.Module, fork: str) -> Iterator[str]:
+    """Modules that are registered before the fork and do not contain it; lists, which nobody calls, by their parts."""
+    inside = ""
+    for name in fork.split("."):
+        for sibling, module in network.get_submodule(inside).named_children():
+            if sibling == name:
+                break
+            yield from _called(f"{inside}.{sibling}" if inside else sibling, module)
+        inside = f"{inside}.{name}" if inside else name
+
+
+def _called(name: str, module: nn.Module) -> Iterator[str]:
+    if not isinstance(module, nn.ModuleList | nn.ModuleDict):
+        yield name
+        return
+    for child, inner in module.named_children():
+        yield from _called(f"{name}.{child}", inner)
