@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: demo update test adapters integrations libraries kernels ray storage site docs package audit check format bench clean
+.PHONY: demo update test adapters integrations libraries kernels ray storage site docs package audit fuzz check format bench clean
 
 $(VENV)/base: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -120,6 +120,15 @@ $(AUDIT)/ready: $(VENV)/test
 audit: $(AUDIT)/ready  ## the installed packages against published advisories; AUDIT_FLAGS=--if-reachable where there may be no network
 	$(AUDIT)/bin/python .ci/audit.py $(BIN)/python $(AUDIT_FLAGS)
 
+FUZZ := .venv-fuzz
+$(FUZZ)/ready: $(VENV)/test
+	$(call layer,$(FUZZ))
+	$(call LAYER_PIP,$(FUZZ)) --group fuzz
+	touch $@
+
+fuzz: $(FUZZ)/ready  ## every reader of foreign files, SECONDS each; what reaches new code is kept in fuzz/corpus
+	OMP_NUM_THREADS=1 $(FUZZ)/bin/python fuzz/run.py --seconds $(or $(SECONDS),30)
+
 RAY := .venv-ray
 RAY_PIP := $(RAY)/bin/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
@@ -157,4 +166,4 @@ bench: $(VENV)/test  ## both sides in one run, prints ratios
 	$(BIN)/python benchmarks/compare.py
 
 clean:
-	rm -rf $(VENV) $(ADAPTERS) $(OWN) $(KERNELS) $(RAY) $(STORAGE) $(DOCS) $(AUDIT) demo dist build
+	rm -rf $(VENV) $(ADAPTERS) $(OWN) $(KERNELS) $(RAY) $(STORAGE) $(DOCS) $(AUDIT) $(FUZZ) demo dist build
