@@ -9,6 +9,7 @@ import pytest
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
+pytest.register_assert_rewrite("scenarios")
 
 from chain import flipguard, write_chain
 

@@ -1,4 +1,4 @@
-"""Flipped bits, files cut short, a clock set back: found, named, and made again when asked, nothing else touched."""
+"""Flipped bits, files cut short: found, named, and made again when asked, nothing else touched."""
 
 import os
 import random
@@ -142,8 +142,8 @@ def test_nothing_to_repair_is_nothing_done(copy: Copy, whole: Path) -> None:
     assert only_touched(run, whole, run / "spec.yaml")
 
 
-def test_a_clock_that_was_set_back(copy: Copy, whole: Path) -> None:
-    """Files from the future and from 1970, in no order: nothing is decided by when a file was written."""
+def test_times_of_files_decide_nothing(copy: Copy, whole: Path) -> None:
+    """Files from the future and from 1970, in no order: what was done is still known to be."""
     run = copy()
     state = run / "versions/c"
     (state / "model.json").unlink()
