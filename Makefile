@@ -64,7 +64,7 @@ $(ADAPTERS)/weights: $(ADAPTERS)/ready
 	touch $@
 
 adapters: $(ADAPTERS)/weights  ## timm, torchvision, transformers and packaged weights, against the real libraries
-	$(ADAPTERS)/bin/python -m pytest -q -n 2 tests/models tests/data/test_text.py tests/training/test_fine_tuning.py tests/ensembles/test_batch.py \
+	$(ADAPTERS)/bin/python -m pytest -q -n 2 tests/models tests/data/test_text.py tests/data/test_timm.py tests/training/test_fine_tuning.py tests/ensembles/test_batch.py \
 	  tests/recipes/test_pretrained.py tests/recipes/test_specs.py::test_a_large_recipe_is_checked_on_tiny_files
 
 # MLflow and its kin hold back versions that the rest is tested with.
@@ -82,7 +82,7 @@ libraries: $(OWN)/ready $(ADAPTERS)/ready  ## of the two above what CI runs: eac
 	$(OWN)/bin/python -c "import lightning, mlflow, transformers, wandb"
 	OMP_NUM_THREADS=1 $(OWN)/bin/python -m pytest -n 2 tests/test_examples.py tests/docs/test_blocks.py -k "lightning or mlflow or transformers or wandb"
 	$(ADAPTERS)/bin/python -c "import transformers, importlib.metadata as m; m.version('timm'), m.version('torchvision')"
-	OMP_NUM_THREADS=1 $(ADAPTERS)/bin/python -m pytest -n 2 tests/models/test_adapters.py
+	OMP_NUM_THREADS=1 $(ADAPTERS)/bin/python -m pytest -n 2 tests/models/test_adapters.py tests/data/test_timm.py
 
 # Triton's interpreter takes a shape (1,) for a number, which later NumPy versions refuse.
 KERNELS := .venv-kernels

@@ -1,7 +1,7 @@
 """What happens to people, done to a real chain of updates: how many faults were tried, and how many it survived.
 
     python benchmarks/faults.py --kills 50 --out results/faults.json
-    python benchmarks/faults.py --only "kill -9" --kills 50 --out results/faults.json     the other kinds stay as they are
+    python benchmarks/faults.py --only "full disk" --tries 5 --out results/faults.json      other kinds stay in the file
 
 A chain of three versions on digits, one of them with an ensemble, is trained once without a fault. Then it is killed
 (`kill -9`) at random moments, each time started again by the same command, until it ends; it has survived when weights

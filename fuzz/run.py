@@ -26,7 +26,9 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("targets", nargs="*", help="all when none is named")
     options.add_argument("--seconds", type=int, default=30, help="for each reader")
-    options.add_argument("--out", type=Path, help="a JSON file; readers that it has and that are not run now stay in it")
+    options.add_argument(
+        "--out", type=Path, help="a JSON file; readers that it has and that are not run now stay in it"
+    )
     given = options.parse_args()
     sys.path.insert(0, str(HERE))
     from targets import TARGETS
@@ -34,17 +36,19 @@ def main() -> None:
     unknown = sorted({*given.targets} - {*TARGETS})
     if unknown:
         raise SystemExit(f"there is no reader called {unknown[0]}: {', '.join(TARGETS)}")
-    done = {target: fuzz(target, given.seconds) for target in given.targets or TARGETS}
-    if given.out is not None:
-        kept = json.loads(given.out.read_text()) if given.out.exists() else {}
-        given.out.write_text(json.dumps(kept | done, indent=2) + "\n")
+    done = {}
+    for target in given.targets or TARGETS:
+        done[target] = fuzz(target, given.seconds)
+        if given.out is not None:
+            kept = json.loads(given.out.read_text()) if given.out.exists() else {}
+            given.out.write_text(json.dumps(kept | done, indent=2) + "\n")
     broken = [target for target, facts in done.items() if facts["broken"]]
     print(f"{len(done)} readers, broken: {', '.join(broken) or 'none'}")
     raise SystemExit(bool(broken))
 
 
 def fuzz(target: str, seconds: int) -> dict[str, int]:
-    """Fuzz one reader and keep what was reached; how long, how often, how many files its corpus has, whether it broke."""
+    """Fuzz one reader, keep what reached new code; for how long, how often, its corpus by now, whether it broke."""
     corpus, found = HERE / "corpus" / target, HERE / "found" / target
     found.mkdir(parents=True, exist_ok=True)
     began = time.perf_counter()

@@ -9,9 +9,11 @@ import pytest
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
-pytest.register_assert_rewrite("scenarios")
 
 from chain import flipguard, write_chain
+
+# Its assertions say as much as a test's own.
+pytest.register_assert_rewrite("scenarios")
 
 
 @pytest.fixture(scope="session")

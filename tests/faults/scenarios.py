@@ -119,8 +119,8 @@ def two_processes(folder: Path, whole: Path, chance: random.Random) -> None:
 def closed_terminal(folder: Path, whole: Path, chance: random.Random) -> None:
     """A real terminal, whose window is closed in the middle of an epoch: the process is hung up on and cannot speak.
 
-    The display is drawn four times a second: where a chain was over before its terminal could be closed, a longer one is
-    taken. So it has an unbroken run of its own.
+    The display is drawn four times a second: where a chain was over before its terminal could be closed, a longer one
+    is taken. So it has an unbroken run of its own.
     """
     write_chain(folder)
     lengths = iter((41, 164, 656))

@@ -1,4 +1,4 @@
-"""Every scenario once: one line that helps, and nothing done is lost. Where namespaces are not allowed, two are skipped."""
+"""Every scenario once: one line that helps, nothing done is lost. Where namespaces are not allowed, two are skipped."""
 
 import random
 from pathlib import Path

@@ -278,7 +278,7 @@ class Network(nn.Module):
 def test_a_third_member_that_asks_for_more_than_the_card_has(
     engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The card itself refuses. The message names the knobs, two members stay, and with room it ends as if undisturbed."""
+    """The card itself refuses. The message names the knobs, two members stay, and with room it ends as undisturbed."""
     name = f"hungry_{engine}"
     (tmp_path / f"{name}.py").write_text(HUNGRY)
     monkeypatch.syspath_prepend(tmp_path)
@@ -290,7 +290,9 @@ def test_a_third_member_that_asks_for_more_than_the_card_has(
         return fit_members(model, images(), RECIPE, [1, 2, 3], augmentation=Augmentation(), **arguments)
 
     network.HUNGRY = 3
-    expected = r"^out of memory at epoch 0, step 0 with batches of 64: set accumulate above 1 .* or a smaller batch_size"
+    expected = (
+        r"^out of memory at epoch 0, step 0 with batches of 64: set accumulate above 1 .* or a smaller batch_size"
+    )
     with pytest.raises(TrainingError, match=expected):
         members("run")
     kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("member.safetensors")}

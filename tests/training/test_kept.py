@@ -260,7 +260,9 @@ def test_of_two_states_the_furthest_is_found_whatever_the_clock_said(tmp_path: P
     url, kept, here = f"file://{tmp_path}/kept", tmp_path / "kept", tmp_path / "here"
     states = [(2, 9), (10, 3), (10, 0)]
     for second, (epoch, step) in enumerate(states):
-        save_checkpoint(here / "state.safetensors", {"w": torch.full((5,), float(second))}, {"epoch": epoch, "step": step})
+        save_checkpoint(
+            here / "state.safetensors", {"w": torch.full((5,), float(second))}, {"epoch": epoch, "step": step}
+        )
         write(here / "metrics.jsonl", '{"epoch": 0}\n' * epoch + " " * step)
         for name in ("state.safetensors", "metrics.jsonl"):
             there = kept / _object_name(name, sha256_of(here / name))
