@@ -189,7 +189,7 @@ def _on_one_device(shop: Shop, nodes: list[Node], on_network: OnNetwork) -> None
 
 
 def _kinds(nodes: list[Node]) -> list[list[Node]]:
-    """Networks that differ by their seeds alone, where the spec asks for an engine that trains such ones in one step."""
+    """Networks that differ by their seeds alone, where the spec asks for an engine that trains these in one step."""
     found: dict[str, list[Node]] = {}
     for node in nodes:
         if node.train.engine in JOINT and not node.references and node.plan.keeps == "release":
