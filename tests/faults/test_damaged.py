@@ -83,13 +83,14 @@ def test_a_member_with_a_flipped_bit(copy: Copy, whole: Path) -> None:
     assert other.stat().st_mtime_ns == kept
 
 
-def test_a_member_of_a_finished_run(copy: Copy, whole: Path) -> None:
+def test_a_member_of_a_finished_run(copy: Copy, whole: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Nothing needs it now; repair looks at it all the same."""
     run = copy()
     broken = min(run.glob("members/*/member.safetensors"))
     flip_bit(broken, -100)
     assert train(run).exit_code == 0
     assert train(run, "--repair").exit_code == 0
+    assert f"{broken} was damaged, and is made again." in caplog.messages
     assert same_run(whole, run) is None
     assert only_touched(run, whole, broken)
 
