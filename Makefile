@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: demo update test adapters integrations libraries kernels ray storage site docs package audit check format bench clean
+.PHONY: demo update test adapters integrations libraries kernels ray storage site docs package audit fuzz check format bench clean
 
 $(VENV)/base: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -64,7 +64,7 @@ $(ADAPTERS)/weights: $(ADAPTERS)/ready
 	touch $@
 
 adapters: $(ADAPTERS)/weights  ## timm, torchvision, transformers and packaged weights, against the real libraries
-	$(ADAPTERS)/bin/python -m pytest -q -n 2 tests/models tests/data/test_text.py tests/training/test_fine_tuning.py tests/ensembles/test_batch.py \
+	$(ADAPTERS)/bin/python -m pytest -q -n 2 tests/models tests/data/test_text.py tests/data/test_timm.py tests/training/test_fine_tuning.py tests/ensembles/test_batch.py \
 	  tests/recipes/test_pretrained.py tests/recipes/test_specs.py::test_a_large_recipe_is_checked_on_tiny_files
 
 # MLflow and its kin hold back versions that the rest is tested with.
@@ -82,7 +82,7 @@ libraries: $(OWN)/ready $(ADAPTERS)/ready  ## of the two above what CI runs: eac
 	$(OWN)/bin/python -c "import lightning, mlflow, transformers, wandb"
 	OMP_NUM_THREADS=1 $(OWN)/bin/python -m pytest -n 2 tests/test_examples.py tests/docs/test_blocks.py -k "lightning or mlflow or transformers or wandb"
 	$(ADAPTERS)/bin/python -c "import transformers, importlib.metadata as m; m.version('timm'), m.version('torchvision')"
-	OMP_NUM_THREADS=1 $(ADAPTERS)/bin/python -m pytest -n 2 tests/models/test_adapters.py
+	OMP_NUM_THREADS=1 $(ADAPTERS)/bin/python -m pytest -n 2 tests/models/test_adapters.py tests/data/test_timm.py
 
 # Triton's interpreter takes a shape (1,) for a number, which later NumPy versions refuse.
 KERNELS := .venv-kernels
@@ -119,6 +119,15 @@ $(AUDIT)/ready: $(VENV)/test
 
 audit: $(AUDIT)/ready  ## the installed packages against published advisories; AUDIT_FLAGS=--if-reachable where there may be no network
 	$(AUDIT)/bin/python .ci/audit.py $(BIN)/python $(AUDIT_FLAGS)
+
+FUZZ := .venv-fuzz
+$(FUZZ)/ready: $(VENV)/test
+	$(call layer,$(FUZZ))
+	$(call LAYER_PIP,$(FUZZ)) --group fuzz
+	touch $@
+
+fuzz: $(FUZZ)/ready  ## every reader of foreign files, SECONDS each; what reaches new code is kept in fuzz/corpus
+	OMP_NUM_THREADS=1 $(FUZZ)/bin/python fuzz/run.py --seconds $(or $(SECONDS),30)
 
 RAY := .venv-ray
 RAY_PIP := $(RAY)/bin/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
@@ -157,4 +166,4 @@ bench: $(VENV)/test  ## both sides in one run, prints ratios
 	$(BIN)/python benchmarks/compare.py
 
 clean:
-	rm -rf $(VENV) $(ADAPTERS) $(OWN) $(KERNELS) $(RAY) $(STORAGE) $(DOCS) $(AUDIT) demo dist build
+	rm -rf $(VENV) $(ADAPTERS) $(OWN) $(KERNELS) $(RAY) $(STORAGE) $(DOCS) $(AUDIT) $(FUZZ) demo dist build

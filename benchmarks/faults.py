@@ -1,11 +1,12 @@
 """What happens to people, done to a real chain of updates: how many faults were tried, and how many it survived.
 
     python benchmarks/faults.py --kills 50 --out results/faults.json
+    python benchmarks/faults.py --only "full disk" --tries 5 --out results/faults.json      other kinds stay in the file
 
 A chain of three versions on digits, one of them with an ensemble, is trained once without a fault. Then it is killed
 (`kill -9`) at random moments, each time started again by the same command, until it ends; it has survived when weights
-and predictions are those of the unbroken run, bit for bit. Flipped bits are put into every kind of file, at random
-places; they are survived when the file is named and `--repair` brings the same bits back.
+and predictions are those of the unbroken run, bit for bit. The other kinds are the scenarios of tests/faults, which
+says what each does and what it takes to survive it; what differs from try to try is the moment or the place.
 """
 
 import argparse
@@ -17,17 +18,26 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import TimeoutExpired
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "faults"))
 
-from chain import flip_bit, flipguard, same_run, start, write_chain
+from chain import flipguard, same_run, start, write_chain
+from scenarios import SCENARIOS, NotAllowed
 
-FILES = ("versions/*/model.safetensors", "versions/*/predictions/*.parquet", "members/*/member.safetensors")
+KILL = "kill -9"
 EPOCHS = "train.epochs=41"
 
 
-def killed(folder: Path, whole: Path, kills: int, seconds: float, chance: random.Random) -> Iterator[dict[str, object]]:
-    """One outcome per kill: a chain's kills are survived together, when its end is that of the unbroken run."""
+def killed(folder: Path, kills: int, chance: random.Random) -> Iterator[bool]:
+    """One outcome per kill: a chain's kills are survived together, when its end is that of the unbroken run.
+
+    Its chain is longer than that of the scenarios, so that many kills find it at work.
+    """
+    began = time.perf_counter()
+    whole = unbroken(folder, EPOCHS)
+    seconds = time.perf_counter() - began
+    print(f"unbroken: {seconds:.1f} s", flush=True)
     done = chain = 0
     while done < kills:
         run, mine = folder / f"run{chain}", 0
@@ -36,7 +46,7 @@ def killed(folder: Path, whole: Path, kills: int, seconds: float, chance: random
             if done + mine < kills:
                 try:
                     process.communicate(timeout=chance.uniform(0.0, seconds))
-                except Exception:
+                except TimeoutExpired:
                     process.kill()
                     mine += 1
             _, complaint = process.communicate()
@@ -44,50 +54,68 @@ def killed(folder: Path, whole: Path, kills: int, seconds: float, chance: random
                 break
         differs = complaint if process.returncode else same_run(whole, run)
         print(f"chain {chain}: killed {mine} times, {differs or 'the same bits'}", flush=True)
-        yield from ({"fault": "kill -9", "survived": differs is None} for _ in range(mine))
+        yield from [differs is None] * mine
         shutil.rmtree(run)
         done, chain = done + mine, chain + 1
 
 
-def flipped(folder: Path, whole: Path, chance: random.Random) -> Iterator[dict[str, object]]:
-    """A bit in a file of each kind."""
-    for pattern in FILES:
-        run = Path(shutil.copytree(whole, folder / "flipped"))
-        path = chance.choice(sorted(run.glob(pattern)))
-        flip_bit(path, chance.randrange(path.stat().st_size))
-        mended = flipguard(folder, "train", "chain.yaml", EPOCHS, "--out", run, "--repair")
-        differs = mended.stderr if mended.returncode else same_run(whole, run)
-        print(f"a bit of {path.relative_to(run)}: {differs or 'the same bits'}", flush=True)
-        yield {"fault": f"flipped bit, {pattern}", "survived": differs is None}
-        shutil.rmtree(run)
+def happened(name: str, folder: Path, tries: int, chance: random.Random) -> Iterator[bool]:
+    """One outcome per try of a scenario; none where this machine does not let us bring it about."""
+    whole = folder / "whole" if (folder / "whole").exists() else unbroken(folder)
+    for attempt in range(tries):
+        place = folder / f"try{attempt}"
+        place.mkdir()
+        try:
+            SCENARIOS[name](place, whole, chance)
+        except NotAllowed as reason:
+            print(f"{name}: not tried, {reason}", flush=True)
+            return
+        except AssertionError as error:
+            print(f"{name}: {error}", flush=True)
+            yield False
+        else:
+            yield True
+        finally:
+            shutil.rmtree(place)
+
+
+def unbroken(folder: Path, *changes: str) -> Path:
+    """The run folder of a chain that nothing happened to."""
+    write_chain(folder)
+    whole = folder / "-".join(("whole", *changes))
+    done = flipguard(folder, "train", "chain.yaml", *changes, "--out", whole)
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    return whole
 
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--kills", type=int, default=50)
+    options.add_argument("--tries", type=int, default=3, help="of every other kind")
+    options.add_argument("--only", nargs="+", choices=[KILL, *SCENARIOS], default=[KILL, *SCENARIOS], metavar="KIND")
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--out", type=Path)
     given = options.parse_args()
-    chance = random.Random(given.seed)
+    counts: dict[str, dict[str, int]] = {}
     with tempfile.TemporaryDirectory(prefix="flipguard-") as place:
-        folder = Path(place)
-        write_chain(folder)
-        began = time.perf_counter()
-        whole = folder / "whole"
-        unbroken = flipguard(folder, "train", "chain.yaml", EPOCHS, "--out", whole)
-        if unbroken.returncode:
-            raise SystemExit(unbroken.stderr)
-        seconds = time.perf_counter() - began
-        print(f"unbroken: {seconds:.1f} s", flush=True)
-        outcomes = [*killed(folder, whole, given.kills, seconds, chance), *flipped(folder, whole, chance)]
-    survived = sum(bool(outcome["survived"]) for outcome in outcomes)
-    print(f"{len(outcomes)} faults tried, {survived} survived")
+        for kind in given.only:
+            # By its own name, so that a kind does the same whichever others are asked for.
+            chance = random.Random(f"{given.seed} {kind}")
+            if kind == KILL:
+                outcomes = list(killed(Path(place), given.kills, chance))
+            else:
+                outcomes = list(happened(kind, Path(place), given.tries, chance))
+            counts[kind] = {"tried": len(outcomes), "survived": sum(outcomes)}
+    for kind, count in counts.items():
+        print(f"{kind:36} {count['tried']:3} tried {count['survived']:3} survived")
+    tried, survived = (sum(count[what] for count in counts.values()) for what in ("tried", "survived"))
+    print(f"{tried} faults tried, {survived} survived")
     if given.out is not None:
-        kinds = sorted({str(outcome["fault"]) for outcome in outcomes})
-        by_kind = {kind: [bool(one["survived"]) for one in outcomes if one["fault"] == kind] for kind in kinds}
-        counts = {kind: {"tried": len(found), "survived": sum(found)} for kind, found in by_kind.items()}
-        given.out.write_text(json.dumps({"seed": given.seed, "faults": counts}, indent=2) + "\n")
-    if survived < len(outcomes):
+        before = json.loads(given.out.read_text())["faults"] if given.out.exists() else {}
+        kept = {kind: count for kind, count in before.items() if kind in SCENARIOS or kind == KILL}
+        given.out.write_text(json.dumps({"seed": given.seed, "faults": kept | counts}, indent=2) + "\n")
+    if survived < tried:
         raise SystemExit(1)
 
 

@@ -29,6 +29,19 @@ def test_the_faults_in_words_are_the_records() -> None:
     for page in ("results/README.md", "docs/faults.md"):
         text = " ".join((ROOT / page).read_text().split())
         assert re.search(rf"\b{tried} (faults )?tried(,| and) {survived} survived", text), page
+    page = (ROOT / "results" / "README.md").read_text()
+    rows = page[page.index("| fault | tried | survived |") :].split("\n\n")[0].splitlines()[2:]
+    counts = [[int(cell) for cell in row.split("|")[2:4]] for row in rows]
+    assert [sum(column) for column in zip(*counts, strict=True)] == [tried, survived]
+
+
+def test_the_fuzzing_in_words_is_the_record() -> None:
+    found = json.loads((ROOT / "results" / "fuzzing.json").read_text())
+    text = (ROOT / "results" / "README.md").read_text().split("## Fuzzing")[1]
+    minutes, executions = (sum(each[key] for each in found.values()) for key in ("seconds", "executions"))
+    assert f"{len(found)} readers, {minutes / 60:.0f} minutes, {executions / 1e6:.1f} million executions" in text
+    assert not any(each["broken"] for each in found.values())
+    assert {path.name for path in (ROOT / "fuzz" / "corpus").iterdir()} == {*found}
 
 
 BENCHES = sorted(path.parent for path in (ROOT / "results" / "bench").glob("*/runs.parquet"))

@@ -7,7 +7,7 @@ import io
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from safetensors import SafetensorError
 from safetensors.torch import load, save
@@ -77,11 +77,19 @@ def load_facts(path: str | Path) -> dict[str, Any]:
     path = Path(path)
     try:
         with path.open("rb") as file:
-            size = int.from_bytes(file.read(8), "little")
-            header = json.loads(file.read(size) if size <= path.stat().st_size else b"")
-        facts = json.loads(header.get("__metadata__", {}).get("flipguard", "{}"))
-    except (OSError, ValueError, AttributeError, RecursionError) as error:
+            return facts_in(file, path.stat().st_size)
+    except (OSError, ValueError) as error:
         raise DamagedFile(f"{path} is no readable safetensors file: {error}.", path) from error
+
+
+def facts_in(file: BinaryIO, length: int) -> dict[str, Any]:
+    """The same of an open file of so many bytes; a ValueError when it is no checkpoint."""
+    size = int.from_bytes(file.read(8), "little")
+    try:
+        header = json.loads(file.read(size) if size <= length else b"")
+        facts = json.loads(header.get("__metadata__", {}).get("flipguard", "{}"))
+    except (AttributeError, RecursionError) as error:
+        raise ValueError(str(error)) from error
     return {name: value for name, value in facts.items() if name != SEAL} if isinstance(facts, dict) else {}
 
 

@@ -137,6 +137,16 @@ def write_link(path: Path) -> None:
         tar.addfile(link)
 
 
+def write_field(path: Path, field: slice, value: bytes) -> None:
+    """A header that was written by hand, its sum included."""
+    write_shard(path, {"a.png": b"x"}, form=tarfile.USTAR_FORMAT)
+    header = bytearray(path.read_bytes())
+    header[field] = value
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header[:512])
+    path.write_bytes(header)
+
+
 def flipped(content: bytes, place: int) -> bytes:
     return content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
 
@@ -148,6 +158,17 @@ BAD: dict[str, tuple[Any, str]] = {
     "twice": ({**ONE, "a.jpg": b"x"}, r"has two files of the kind \.jpg for the key a\."),
     "a word": ({"a.png": b"x", "a.cls": b"cat"}, r"a\.cls must hold the number of a class, it holds 'cat'\."),
     "long": ({"a.png": b"x", "a.cls": b"1" * 100}, r"a\.cls must hold the number of a class, it holds ''\."),
+    "a million classes": ({"a.png": b"x", "a.cls": b"1000000"}, r"classes from 1,000,000 on are refused\."),
+    "beyond any number": ({"a.png": b"x", "a.cls": b"9" * 60}, r"classes from 1,000,000 on are refused\."),
+    "two lines": ({"a\nb.png": b"x", "a.cls": b"1"}, r"a name with control characters: 'a\\nb\.png'\."),
+    "a negative length": (
+        lambda path: write_field(path, slice(124, 136), b"-0000001000\0"),
+        r"is damaged: b'-0000001000\\x00' is no length\.",
+    ),
+    "a length without end": (
+        lambda path: write_shard(path, ONE, pax_headers={"size": "1" * 5000}),
+        r"is damaged: a pax header cannot be read\.",
+    ),
     "nothing": ({"readme": b"x"}, r"has no samples: files KEY\.jpg and KEY\.cls were expected\."),
     "a link": (write_link, r"a\.jpg is no plain file\."),
     "empty": (lambda path: path.write_bytes(b""), r"is empty\."),

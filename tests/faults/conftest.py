@@ -12,6 +12,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from chain import flipguard, write_chain
 
+# Its assertions say as much as a test's own.
+pytest.register_assert_rewrite("scenarios")
+
 
 @pytest.fixture(scope="session")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:

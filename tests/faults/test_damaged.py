@@ -1,4 +1,4 @@
-"""Flipped bits, files cut short, a clock set back: found, named, and made again when asked, nothing else touched."""
+"""Flipped bits, files cut short: found, named, and made again when asked, nothing else touched."""
 
 import os
 import random
@@ -83,13 +83,14 @@ def test_a_member_with_a_flipped_bit(copy: Copy, whole: Path) -> None:
     assert other.stat().st_mtime_ns == kept
 
 
-def test_a_member_of_a_finished_run(copy: Copy, whole: Path) -> None:
+def test_a_member_of_a_finished_run(copy: Copy, whole: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Nothing needs it now; repair looks at it all the same."""
     run = copy()
     broken = min(run.glob("members/*/member.safetensors"))
     flip_bit(broken, -100)
     assert train(run).exit_code == 0
     assert train(run, "--repair").exit_code == 0
+    assert f"{broken} was damaged, and is made again." in caplog.messages
     assert same_run(whole, run) is None
     assert only_touched(run, whole, broken)
 
@@ -142,8 +143,8 @@ def test_nothing_to_repair_is_nothing_done(copy: Copy, whole: Path) -> None:
     assert only_touched(run, whole, run / "spec.yaml")
 
 
-def test_a_clock_that_was_set_back(copy: Copy, whole: Path) -> None:
-    """Files from the future and from 1970, in no order: nothing is decided by when a file was written."""
+def test_times_of_files_decide_nothing(copy: Copy, whole: Path) -> None:
+    """Files from the future and from 1970, in no order: what was done is still known to be."""
     run = copy()
     state = run / "versions/c"
     (state / "model.json").unlink()

@@ -1,28 +1,18 @@
-"""A chain that is killed, interrupted, hung up on: it goes on to the bits of one that nothing happened to."""
+"""A chain that is killed or told to end: it goes on to the bits of one that nothing happened to."""
 
 import json
-import os
-import pty
 import random
 import signal
-import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from chain import flipguard, same_run, start, write_chain
+from scenarios import wait_for
 
 from flipguard.checkpoints import load_checkpoint
 
 pytestmark = pytest.mark.slow
-
-
-def wait_for(process: object, words: str) -> None:
-    """Until the process says so."""
-    out = process.stdout  # type: ignore[attr-defined]
-    while words not in (line := out.readline()):
-        assert line, "it ended before"
 
 
 def test_killed_at_random_moments(whole: Path, tmp_path: Path) -> None:
@@ -86,40 +76,6 @@ def test_members_side_by_side_save_where_they_are_when_their_parent_is_told_to(t
     assert any(now["step"] > 0 for now in after)
 
 
-def hung_up_on(folder: Path, epochs: int) -> int:
-    """How a run ends whose terminal is closed as soon as it shows an epoch."""
-    child, leader = pty.fork()
-    if child == 0:
-        os.chdir(folder)
-        os.environ["OMP_NUM_THREADS"] = "1"
-        command = ["train", "chain.yaml", f"train.epochs={epochs}", "--out", f"run{epochs}"]
-        os.execv(sys.executable, [sys.executable, "-m", "flipguard", *command])
-    seen = b""
-    with suppress(OSError):  # EIO: it is over already
-        while f"/{epochs}".encode() not in seen:
-            seen += os.read(leader, 4096)
-    os.close(leader)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
-def test_a_closed_terminal(tmp_path: Path) -> None:
-    """A real terminal, whose window is closed in the middle of an epoch: the process is hung up on and cannot speak.
-
-    The display is drawn four times a second: where a chain was over before this test got to close its terminal, a
-    longer one is taken.
-    """
-    write_chain(tmp_path)
-    lengths = iter((41, 164, 656))
-    while (ended := hung_up_on(tmp_path, epochs := next(lengths))) == 0:
-        pass
-    assert ended == 129
-    assert json.loads((tmp_path / f"run{epochs}/run.json").read_text())["status"] == "stopped"
-    for name in (f"run{epochs}", "untouched"):
-        done = flipguard(tmp_path, "train", "chain.yaml", f"train.epochs={epochs}", "--out", name)
-        assert done.returncode == 0, done.stderr
-    assert same_run(tmp_path / "untouched", tmp_path / f"run{epochs}") is None
-
-
 def test_what_the_shell_ignores_stays_ignored(tmp_path: Path) -> None:
     """As under nohup."""
     write_chain(tmp_path)
@@ -135,21 +91,3 @@ def test_what_the_shell_ignores_stays_ignored(tmp_path: Path) -> None:
     process.send_signal(signal.SIGHUP)
     _, complaint = process.communicate(timeout=300)
     assert (process.returncode, complaint) == (0, "")
-
-
-def test_two_processes_in_one_folder(tmp_path: Path) -> None:
-    """The second says who holds it; when the first is killed, nothing is left to be cleared away by hand."""
-    write_chain(tmp_path)
-    first = start(tmp_path, "train", "chain.yaml", "train.epochs=5000", "--out", "run")
-    wait_for(first, "a: epoch")
-    second = flipguard(tmp_path, "train", "chain.yaml", "train.epochs=5000", "--out", "run")
-    assert second.returncode == 2
-    assert f"run is in use by process {first.pid} on " in second.stderr
-    assert second.stderr.count("\n") == 1
-    first.kill()
-    first.communicate()
-    third = start(tmp_path, "train", "chain.yaml", "train.epochs=5000", "--out", "run")
-    wait_for(third, "a: epoch")
-    third.send_signal(signal.SIGINT)
-    third.communicate(timeout=300)
-    assert third.returncode == 130

@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +50,9 @@ def trained(engine: Any, method: Any = None, recipe: Recipe = RECIPE, references
     return run.released().state_dict(), all(captured)
 
 
-def distance(one: Any, other: Any, seed: int = 1) -> float:
+def distance(one: Any, other: Any, seed: int = 1, model: ModelSpec = MODEL) -> float:
     """How far two trained networks are apart, as a share of how far training has moved the second."""
-    start = MODEL.build(C, seed).cuda().state_dict()
+    start = model.build(C, seed).cuda().state_dict()
     names = [name for name in one if one[name].is_floating_point()]
     apart = sum(float((one[name].double() - other[name].double()).square().sum()) for name in names)
     moved = sum(float((start[name].double() - other[name].double()).square().sum()) for name in names)
@@ -252,3 +253,53 @@ def test_every_way_of_asking_networks_says_what_they_say_alone(name: str) -> Non
     assert float((said - exact).norm() / exact.norm()) < 5e-3
     assert len(reference.took) == 4
     assert list(reference._ways) == [min(reference.took, key=reference.took.__getitem__)]
+
+
+HUNGRY = """
+import torch
+from torch import nn
+
+HUNGRY = None
+
+
+class Network(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.body, self.head, self.seed = nn.Conv2d(3, 5, 3, stride=4), nn.Linear(5 * 64, classes), torch.initial_seed()
+
+    def forward(self, x):
+        if self.training and torch.is_grad_enabled() and self.seed == HUNGRY:
+            torch.empty(2 * torch.cuda.get_device_properties(x.device).total_memory, dtype=torch.uint8, device=x.device)
+        return self.head(torch.relu(self.body(x)).flatten(1))
+"""
+
+
+@pytest.mark.parametrize("engine", ["plain", "auto"])
+def test_a_third_member_that_asks_for_more_than_the_card_has(
+    engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The card itself refuses. The message names the knobs, two members stay, and with room it ends as undisturbed."""
+    name = f"hungry_{engine}"
+    (tmp_path / f"{name}.py").write_text(HUNGRY)
+    monkeypatch.syspath_prepend(tmp_path)
+    model = ModelSpec(f"{name}:Network")
+    network = import_module(name)
+
+    def members(folder: str) -> list[Any]:
+        arguments: dict[str, Any] = {"device": "cuda", "engine": engine, "folder": tmp_path / folder}
+        return fit_members(model, images(), RECIPE, [1, 2, 3], augmentation=Augmentation(), **arguments)
+
+    network.HUNGRY = 3
+    expected = (
+        r"^out of memory at epoch 0, step 0 with batches of 64: set accumulate above 1 .* or a smaller batch_size"
+    )
+    with pytest.raises(TrainingError, match=expected):
+        members("run")
+    kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("member.safetensors")}
+    assert len(kept) == 2
+    network.HUNGRY = None
+    found = members("run")
+    assert all(path.stat().st_mtime_ns == then for path, then in kept.items())
+    for seed, (one, other) in enumerate(zip(found, members("undisturbed"), strict=True), 1):
+        states = [{key: value.cuda() for key, value in each.state_dict().items()} for each in (one, other)]
+        assert distance(*states, seed, model) < 0.02

@@ -1,6 +1,7 @@
 """Folders on a storage: whole at every moment, found by another machine, damage named, one writer at a time."""
 
 import json
+import os
 import re
 import time
 import uuid
@@ -8,14 +9,16 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import torch
 
+from flipguard.checkpoints import load_facts, save_checkpoint
 from flipguard.data import DataSet
 from flipguard.methods import NoTreatment
 from flipguard.training import ModelSpec, Recipe, Seeds, fit_members
 from flipguard.training.kept import kept_at, put_folder
 from flipguard.training.members import MEMBER, MemberPlan, member_piece
 from flipguard.training.pool import Here
-from flipguard.training.storage import Storage, _object_name, _packed, facts_of
+from flipguard.training.storage import Storage, _object_name, _packed, facts_of, sha256_of
 from flipguard.types import DamagedFile, InputError, MissingExtra
 
 
@@ -250,6 +253,28 @@ def test_an_index_with_a_flipped_bit_follows_from_the_files(url: str, tmp_path: 
         assert read(home) == kept
         write(home / "spec.yaml", "a: 2")
     assert Storage(url).index()[0] == number + 1
+
+
+def test_of_two_states_the_furthest_is_found_whatever_the_clock_said(tmp_path: Path) -> None:
+    """No index is whole. Of each file lies there what the last two commits put, with times from a clock set back."""
+    url, kept, here = f"file://{tmp_path}/kept", tmp_path / "kept", tmp_path / "here"
+    states = [(2, 9), (10, 3), (10, 0)]
+    for second, (epoch, step) in enumerate(states):
+        save_checkpoint(
+            here / "state.safetensors", {"w": torch.full((5,), float(second))}, {"epoch": epoch, "step": step}
+        )
+        write(here / "metrics.jsonl", '{"epoch": 0}\n' * epoch + " " * step)
+        for name in ("state.safetensors", "metrics.jsonl"):
+            there = kept / _object_name(name, sha256_of(here / name))
+            there.parent.mkdir(exist_ok=True)
+            there.write_bytes((here / name).read_bytes())
+            os.utime(there, (10**9 - second, 10**9 - second))
+    (kept / "index.000004.json").write_text("{")
+    Storage(url).fetch(tmp_path / "fetched")
+    facts = load_facts(tmp_path / "fetched/state.safetensors")
+    assert (facts["epoch"], facts["step"]) == max(states)
+    # Both have ten epochs: between these the time decides.
+    assert (tmp_path / "fetched/metrics.jsonl").read_text() == '{"epoch": 0}\n' * 10 + " " * 3
 
 
 def test_an_index_cannot_write_elsewhere(tmp_path: Path) -> None:

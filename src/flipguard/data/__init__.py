@@ -6,7 +6,7 @@ from flipguard.data.corruptions import CORRUPTIONS, corrupted
 from flipguard.data.dataset import DataSet, Split
 from flipguard.data.encoders import Encoder, FileEncoder, WordEncoder, read_encoder
 from flipguard.data.files import ImageFiles
-from flipguard.data.folders import in_memory
+from flipguard.data.folders import from_timm, in_memory
 from flipguard.data.growth import Growth, class_places, draw_growth, grown
 from flipguard.data.load import DATA, data_options, load_data
 from flipguard.data.randomness import random_bits, random_normal, random_order, random_uniform
@@ -35,6 +35,7 @@ __all__ = [
     "draw_growth",
     "encode_text",
     "encoded_by",
+    "from_timm",
     "grown",
     "in_memory",
     "load_data",

@@ -1,8 +1,10 @@
 """Image folders: one folder per class, as ImageNet and iNaturalist come, and Tiny-ImageNet's own layout."""
 
+import os
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -74,6 +76,31 @@ def load_image_folder(
         validation=splits[2] if len(splits) > 2 else None,
     )
     return in_memory(data, workers=workers) if memory else data
+
+
+def from_timm(
+    train: Any, test: Any, *, size: int = 224, resize: int | None = None, workers: int = 0, name: str | None = None
+) -> DataSet:
+    """Two data sets of timm's over folders (`timm.data.create_dataset("", root=…)`) as one of ours.
+
+    Files, classes and their order are timm's; ids are paths. Images are read, cut and put in order as those of
+    `load_image_folder`: a transform that timm's data set has is not used. Options are as there.
+    """
+    readers: list[Any] = [getattr(each, "reader", None) for each in (train, test)]
+    if not all(hasattr(reader, "samples") and hasattr(reader, "class_to_idx") for reader in readers):
+        raise InputError("of timm's data sets those over folders of images can be used; for tar files: webdataset.")
+    classes = tuple(sorted(readers[0].class_to_idx, key=readers[0].class_to_idx.__getitem__))
+    if readers[1].class_to_idx != readers[0].class_to_idx:
+        raise InputError("the two data sets of timm's have different classes: give both the same class_map.")
+    root = Path(os.path.commonpath([str(Path(reader.root).resolve()) for reader in readers]))
+    shape = ImageFiles(root, (), size, resize or round(size * 256 / 224), workers=workers)
+
+    def split(reader: Any) -> Split:
+        names = [Path(path).resolve().relative_to(root).as_posix() for path, _ in reader.samples]
+        return _file_split(names, [code for _, code in reader.samples], shape)
+
+    parts = [split(reader) for reader in readers]
+    return DataSet(name or root.name, parts[0], parts[1], classes, "image", IMAGENET_NORMALISATION)
 
 
 def _image_names(folder: Path, root: Path) -> list[str]:

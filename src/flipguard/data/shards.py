@@ -28,6 +28,8 @@ from flipguard.types import InputError
 IMAGES = frozenset({"jpg", "jpeg", "png", "webp", "bmp", "ppm"})
 LABEL = "cls"
 MAX_LABEL_BYTES = 64
+MAX_CLASSES = 1_000_000
+"""More are refused: a few digits would otherwise make a list of names that no memory holds."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,8 @@ def _code(shard: Path, key: str, file: int, start: int, length: int) -> int:
     text = content.decode("ascii", errors="replace").strip()
     if not text.isdigit():
         raise InputError(f"{shard}: {key}.{LABEL} must hold the number of a class, it holds {text[:20]!r}.")
+    if int(text) >= MAX_CLASSES:
+        raise InputError(f"{shard}: {key}.{LABEL} holds the class {text}; classes from {MAX_CLASSES:,} on are refused.")
     return int(text)
 
 

@@ -5,6 +5,8 @@ microseconds. It knows what shards are made of: plain files in the ustar, GNU an
 """
 
 import mmap
+import re
+import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +16,8 @@ BLOCK = 512
 MAX_NAME_BYTES = 1 << 16
 _PLAIN, _FOLDER, _PAX, _GLOBAL, _LONG_NAME = b"0\0", b"5", b"x", b"g", b"L"
 _SPACES = 8 * ord(" ")
+_OCTAL = re.compile(rb"[0-7]*")
+_LENGTH = re.compile(rb"[0-9]{1,19}")
 
 
 def plain_files(path: Path) -> Iterator[tuple[str, int, int]]:
@@ -47,6 +51,8 @@ def _walked(path: Path, content: mmap.mmap, length: int) -> Iterator[tuple[str, 
             name = content[start : start + own].rstrip(b"\0").decode(errors="replace")
         elif kind != _GLOBAL:
             own, name = own if size is None else size, name or _name(header)
+            if not name.isprintable() and any(unicodedata.category(sign) in ("Cc", "Zl", "Zp") for sign in name):
+                raise InputError(f"{path} has a name with control characters: {name[:40]!r}.")
             if kind != _FOLDER and kind not in (_PLAIN[:1], _PLAIN[1:]):
                 raise InputError(f"{path}: {name} is no plain file.")
             if start + own > length:
@@ -74,10 +80,11 @@ def _number(path: Path, field: bytes) -> int:
     """Octal digits, or from the first bit on a binary number, for files of 8 GB and more."""
     if field[0] & 0x80:
         return int.from_bytes(field, "big") & ((1 << 88) - 1)
-    try:
-        return int(field.strip(b" \0") or b"0", 8)
-    except ValueError as error:
-        raise InputError(f"{path} is damaged: {field!r} is no length.") from error
+    digits = field.strip(b" \0")
+    # Python's own reading of a number would take a sign, and lead back to where it came from.
+    if not _OCTAL.fullmatch(digits):
+        raise InputError(f"{path} is damaged: {field!r} is no length.")
+    return int(digits or b"0", 8)
 
 
 def _name(header: bytes) -> str:
@@ -95,7 +102,7 @@ def _records(path: Path, content: bytes) -> dict[str, str]:
             raise InputError(f"{path} is damaged: a pax header cannot be read.")
         record = content[place + len(digits) + 1 : place + int(digits) - 1]
         key, equals, value = record.partition(b"=")
-        if not equals or (key == b"size" and not value.isdigit()):
+        if not equals or (key == b"size" and not _LENGTH.fullmatch(value)):
             raise InputError(f"{path} is damaged: a pax header cannot be read.")
         found[key.decode(errors="replace")] = value.decode(errors="replace")
         place += int(digits)

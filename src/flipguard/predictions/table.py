@@ -213,6 +213,10 @@ class Predictions:
                 part = pq.read_table(path, columns=chosen, partitioning=None)
             if part.num_rows:
                 parts.append(pa.Table.from_batches([_decoded(b) for b in part.select(chosen).to_batches()]))
+        found = sum(part.num_rows for part in parts)
+        if found != self.rows:
+            what = f"{self.rows:,} rows, and {found:,} can be read"
+            raise DamagedFile(f"{self.name} is damaged: its footer speaks of {what}. Write it again.", self.source[0])
         return pa.concat_tables(parts, promote_options="permissive")
 
     def data_fingerprint(self) -> str:

@@ -187,12 +187,13 @@ def _engine(plan: MemberPlan, data: DataSet, todo: list[tuple[Seeds, Path]], hom
 
 
 def clear_damaged_member(home: Path) -> None:
-    """Remove a member, or the state of one, that is not what was written."""
+    """Remove a member, or the state of one, that is not what was written, and name it."""
     for path in (home / MEMBER, home / STATE):
         try:
             if path.exists():
                 load_checkpoint(path)
         except DamagedFile:
+            LOG.warning("%s was damaged, and is made again.", path)
             path.unlink()
 
 

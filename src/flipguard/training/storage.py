@@ -6,6 +6,7 @@ index that is lost follows from the files.
 """
 
 import hashlib
+import io
 import json
 import os
 import re
@@ -15,6 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from flipguard.checkpoints import facts_in
 from flipguard.types import DamagedFile, FlipguardError, InputError, MissingExtra
 
 _INDEX = re.compile(r"index\.(\d{6,})\.json")
@@ -78,18 +80,21 @@ class Storage:
             return max(numbers, default=0), self._found() if numbers else {}
 
     def _found(self) -> Files:
-        """The files by what lies there: of several states of one the newest, as the others were about to go."""
+        """The files by what lies there: of several states of one the furthest, as the others were about to go.
+
+        How far one has come it says itself. Only between those that say nothing the storage's clock decides.
+        """
         files: Files = {}
-        newest: dict[str, str] = {}
+        furthest: dict[str, tuple[tuple[int, int], str]] = {}
         for there, facts in sorted(self._fs.find(self._root, detail=True).items()):
             match = _OBJECT.fullmatch(there.removeprefix(self._root).strip("/"))
             if match is None:
                 continue
-            name, stamp = f"{match['stem']}{match['suffix'] or ''}", str(self._fs.modified(there))
-            content = self._content(there)
+            name, content = f"{match['stem']}{match['suffix'] or ''}", self._content(there)
             checksum = hashlib.sha256(content).hexdigest()
-            if checksum.startswith(match["checksum"]) and stamp >= newest.get(name, ""):
-                newest[name] = stamp
+            reached = (_progress(name, content), str(self._fs.modified(there)))
+            if checksum.startswith(match["checksum"]) and reached >= furthest.get(name, reached):
+                furthest[name] = reached
                 files[name] = {"sha256": checksum, "bytes": facts["size"]}
         return files
 
@@ -257,6 +262,21 @@ def _parsed(content: bytes) -> Files | None:
         return files if found["sha256"] == hashlib.sha256(text.encode()).hexdigest() else None
     except (ValueError, KeyError, TypeError):
         return None
+
+
+def _progress(name: str, content: bytes) -> tuple[int, int]:
+    """Epoch and step of a training's state, epochs of its figures; (-1, -1) of what says nothing of them.
+
+    >>> _progress("metrics.jsonl", b'{"epoch": 0}\\n{"epoch": 1}\\n'), _progress("spec.yaml", b"a: 1")
+    ((2, 0), (-1, -1))
+    """
+    if name.endswith(".jsonl"):
+        return content.count(b"\n"), 0
+    try:
+        facts = facts_in(io.BytesIO(content), len(content)) if name.endswith(".safetensors") else {}
+        return int(facts["epoch"]), int(facts["step"])
+    except (KeyError, TypeError, ValueError):
+        return -1, -1
 
 
 def _is_damage(error: Exception) -> bool:
