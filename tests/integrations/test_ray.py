@@ -20,10 +20,13 @@ import psutil
 import pytest
 import torch
 
+from flipguard.bench.plan import BenchSpec
+from flipguard.bench.run import Bench
 from flipguard.checkpoints import load_checkpoint
 from flipguard.releases import train
 from flipguard.releases.yaml_text import as_yaml
 from flipguard.spec import parse_training_spec
+from flipguard.spec.training import parse_as
 from flipguard.training.members import MEMBER, STATE
 from flipguard.training.storage import Storage
 from flipguard.types import DamagedFile
@@ -313,6 +316,53 @@ def test_ctrl_c_saves_where_every_member_is(
     out, errors = again.communicate(timeout=300)
     assert again.returncode == 0, (out, errors)
     assert_same_networks(alone, tmp_path / "run")
+
+
+BENCH: dict[str, Any] = {
+    "title": "A small bench",
+    "data": {"name": "digits", "test_size": 0.5, "per_class": 11},
+    "old": {"name": "mlp", "hidden": [5]},
+    "new": {"name": "mlp", "hidden": [7]},
+    # More of a machine than there is at first, and one thread all the same.
+    "train": {"epochs": 400, "batch_size": 19, "checkpoint_every": 7, "resources": {"cpus": 1.5}},
+    "seeds": [3],
+    "networks": {"single": {}, "kd": {"method": "kd", "references": {"old": "single.0"}}},
+    "rows": {"kd": {"old": "single", "new": "kd"}},
+}
+
+
+def test_a_bench_waits_for_a_machine_and_outlives_a_worker(cluster: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "bench.yaml").write_text(as_yaml(BENCH))
+    start = [sys.executable, "-m", "flipguard", "bench", "bench.yaml", "--on", cluster.address, "--out", "run"]
+    pipe, environment = subprocess.PIPE, {**os.environ, **SETTINGS}
+    run = subprocess.Popen(start, cwd=tmp_path, env=environment, text=True, stdout=pipe, stderr=pipe)
+    try:
+        assert run.stdout is not None
+        waits = run.stdout.readline()
+        cluster.start(f"--address={cluster.address}", "--node-ip-address=127.0.0.3", "--num-cpus=2")
+        for _ in until("a network is begun"):
+            assert run.poll() is None, run.communicate()
+            if list((tmp_path / "run/networks").glob(f"*/{STATE}")):
+                break
+        home = next((tmp_path / "run/networks").glob(f"*/{STATE}")).parent.name
+        killed = kill_worker(cluster, home.rpartition("-")[2], node=2)
+        out, errors = run.communicate(timeout=300)
+    finally:
+        run.kill()
+        run.communicate()
+    assert run.returncode == 0, (out, errors)
+    assert waits == (
+        "note: old single, seed 3: waits for a machine with 1.5 CPUs and 0 GPUs, which the cluster has not now.\n"
+    )
+    assert killed == 1
+    assert "note: old single, seed 3: its worker died; it goes on elsewhere from its last state.\n" in out
+    assert "2 of 2  new kd, seed 3" in out
+    Bench(parse_as(BenchSpec, BENCH, "bench.yaml"), tmp_path / "alone").run(processes=1)
+    names = sorted(path.relative_to(tmp_path / "alone") for path in tmp_path.glob("alone/networks/*/*.safetensors"))
+    assert len(names) == 2
+    for name in names:
+        here, there = weights(tmp_path / "alone" / name), weights(tmp_path / "run" / name)
+        assert all(torch.equal(here[key], there[key]) for key in here), name
 
 
 POOL = """
