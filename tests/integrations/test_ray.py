@@ -20,13 +20,10 @@ import psutil
 import pytest
 import torch
 
-from flipguard.bench.plan import BenchSpec
-from flipguard.bench.run import Bench
 from flipguard.checkpoints import load_checkpoint
 from flipguard.releases import train
 from flipguard.releases.yaml_text import as_yaml
 from flipguard.spec import parse_training_spec
-from flipguard.spec.training import parse_as
 from flipguard.training.members import MEMBER, STATE
 from flipguard.training.storage import Storage
 from flipguard.types import DamagedFile
@@ -357,12 +354,13 @@ def test_a_bench_waits_for_a_machine_and_outlives_a_worker(cluster: Cluster, tmp
     assert killed == 1
     assert "note: old single, seed 3: its worker died; it goes on elsewhere from its last state.\n" in out
     assert "2 of 2  new kd, seed 3" in out
-    Bench(parse_as(BenchSpec, BENCH, "bench.yaml"), tmp_path / "alone").run(processes=1)
+    here = [*start[:5], "--device", "cpu", "--processes", "1", "--out", "alone"]
+    subprocess.run(here, cwd=tmp_path, env=environment, check=True, capture_output=True, timeout=300)
     names = sorted(path.relative_to(tmp_path / "alone") for path in tmp_path.glob("alone/networks/*/*.safetensors"))
     assert len(names) == 2
     for name in names:
-        here, there = weights(tmp_path / "alone" / name), weights(tmp_path / "run" / name)
-        assert all(torch.equal(here[key], there[key]) for key in here), name
+        one, other = weights(tmp_path / "alone" / name), weights(tmp_path / "run" / name)
+        assert all(torch.equal(one[key], other[key]) for key in one), name
 
 
 POOL = """
