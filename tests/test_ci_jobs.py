@@ -221,7 +221,7 @@ def test_the_github_comment_fails_where_github_refuses(checkout: Path, comments:
 
 
 def test_the_jobs_install_what_a_variable_names(checkout: Path) -> None:
-    """flipguard from PyPI unless another requirement is put there; a `pip` on PATH writes down what it was asked for."""
+    """flipguard from PyPI unless another requirement is put there; a `pip` on PATH writes down what it is asked for."""
     (checkout / "bin" / "pip").write_text('#!/bin/sh\nprintf "%s\\n" "$@" > asked.txt\n')
     (checkout / "bin" / "pip").chmod(0o755)
     workflow = yaml.safe_load((EXAMPLES / "github-actions.yml").read_text(encoding="utf-8"))
