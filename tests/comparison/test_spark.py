@@ -165,19 +165,29 @@ def command(folder: Path, *arguments: str, code: int = 0, **more: str) -> subpro
     return done
 
 
+def told(process: "subprocess.Popen[Any]", log: Path, pattern: str) -> str:
+    """What a process writes sooner or later."""
+    deadline = time.monotonic() + 120
+    while (found := re.search(pattern, log.read_text())) is None:
+        assert process.poll() is None, log.read_text()
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.1)
+    return found[1]
+
+
 class Cluster:
     """A standalone master, and workers of one core each: processes of their own."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.running: list[subprocess.Popen[str]] = []
+        self.running: list[subprocess.Popen[bytes]] = []
         log = self._start("master", "Master", "--port", "0")
-        self.url = self._told(log, r"Starting Spark master at (spark://\S+)")
+        self.url = told(self.running[-1], log, r"Starting Spark master at (spark://\S+)")
 
     def add_worker(self) -> None:
         where = str(self.folder / "worker")
         log = self._start("worker", "Worker", "--cores", "1", "--memory", "1g", "--work-dir", where, self.url)
-        self._told(log, r"Successfully (registered with master)")
+        told(self.running[-1], log, r"Successfully (registered with master)")
 
     def _start(self, name: str, what: str, *options: str) -> Path:
         import pyspark
@@ -187,18 +197,8 @@ class Cluster:
         call = [script, f"org.apache.spark.deploy.{name}.{what}", *address, *options]
         path = self.folder / f"{name}.log"
         with path.open("w") as log:
-            self.running.append(
-                subprocess.Popen(call, env=settings(self.folder), stdout=log, stderr=subprocess.STDOUT, text=True)
-            )
+            self.running.append(subprocess.Popen(call, env=settings(self.folder), stdout=log, stderr=subprocess.STDOUT))
         return path
-
-    def _told(self, log: Path, pattern: str) -> str:
-        deadline = time.monotonic() + 120
-        while (found := re.search(pattern, log.read_text())) is None:
-            assert self.running[-1].poll() is None, log.read_text()
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.1)
-        return found[1]
 
     def stop(self) -> None:
         for process in reversed(self.running):
@@ -217,21 +217,21 @@ def test_a_cluster_counts_what_is_counted_on_files(cluster: Cluster, tmp_path: P
     """A master and a worker in processes of their own. Spark says only that it waits, while it has no worker."""
     old, new, _ = example(tmp_path)
     options = ("--on-missing", "drop", "--by", "by_0", "--labels", "old", "--max-nfr", "0.01", "--json", "-")
-    pipe = subprocess.PIPE
     started = words(cluster.url, str(old), str(new), *options)
-    run = subprocess.Popen(started, cwd=tmp_path, env=settings(tmp_path), stdout=pipe, stderr=pipe, text=True)
+    waits = "has not accepted any resources; check your cluster UI to ensure that workers are registered"
+    with (tmp_path / "out").open("w") as out, (tmp_path / "errors").open("w") as errors:
+        run = subprocess.Popen(started, cwd=tmp_path, env=settings(tmp_path), stdout=out, stderr=errors)
     try:
-        assert run.stderr is not None
-        waits = "has not accepted any resources; check your cluster UI to ensure that workers are registered"
-        assert waits in run.stderr.readline()
+        told(run, tmp_path / "errors", f"({waits})")
         cluster.add_worker()
-        out, errors = run.communicate(timeout=300)
+        run.wait(timeout=300)
     finally:
         run.kill()
-        run.communicate()
-    assert run.returncode == 1, errors
-    assert all(waits in line for line in errors.splitlines()), errors
-    there = json.loads(out)
+        run.wait()
+    said = (tmp_path / "errors").read_text()
+    assert run.returncode == 1, said
+    assert all(waits in line for line in said.splitlines()), said
+    there = json.loads((tmp_path / "out").read_text())
     here = json.loads(command(tmp_path, str(old), str(new), *options, code=1).stdout)
     # Tables name single flips by an example for each class, and do not count overruled labels.
     for name in here.keys() - {"worst_flips", "notes"}:

@@ -331,26 +331,28 @@ BENCH: dict[str, Any] = {
 def test_a_bench_waits_for_a_machine_and_outlives_a_worker(cluster: Cluster, tmp_path: Path) -> None:
     (tmp_path / "bench.yaml").write_text(as_yaml(BENCH))
     start = [sys.executable, "-m", "flipguard", "bench", "bench.yaml", "--on", cluster.address, "--out", "run"]
-    pipe, environment = subprocess.PIPE, {**os.environ, **SETTINGS}
-    run = subprocess.Popen(start, cwd=tmp_path, env=environment, text=True, stdout=pipe, stderr=pipe)
+    environment, said = {**os.environ, **SETTINGS}, tmp_path / "said"
+    with said.open("w") as log:
+        run = subprocess.Popen(start, cwd=tmp_path, env=environment, stdout=log, stderr=subprocess.STDOUT)
     try:
-        assert run.stdout is not None
-        waits = run.stdout.readline()
+        waits = "waits for a machine with 1.5 CPUs and 0 GPUs, which the cluster has not now.\n"
+        for _ in until("it says for what it waits"):
+            assert run.poll() is None, said.read_text()
+            if f"note: old single, seed 3: {waits}" in said.read_text():
+                break
         cluster.start(f"--address={cluster.address}", "--node-ip-address=127.0.0.3", "--num-cpus=2")
         for _ in until("a network is begun"):
-            assert run.poll() is None, run.communicate()
+            assert run.poll() is None, said.read_text()
             if list((tmp_path / "run/networks").glob(f"*/{STATE}")):
                 break
         home = next((tmp_path / "run/networks").glob(f"*/{STATE}")).parent.name
         killed = kill_worker(cluster, home.rpartition("-")[2], node=2)
-        out, errors = run.communicate(timeout=300)
+        run.wait(timeout=300)
     finally:
         run.kill()
-        run.communicate()
-    assert run.returncode == 0, (out, errors)
-    assert waits == (
-        "note: old single, seed 3: waits for a machine with 1.5 CPUs and 0 GPUs, which the cluster has not now.\n"
-    )
+        run.wait()
+    out = said.read_text()
+    assert run.returncode == 0, out
     assert killed == 1
     assert "note: old single, seed 3: its worker died; it goes on elsewhere from its last state.\n" in out
     assert "2 of 2  new kd, seed 3" in out

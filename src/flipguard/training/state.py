@@ -33,7 +33,7 @@ class Epoch:
 
 
 class TrainingState:
-    """Weights, optimiser, random state, the epoch's sums so far; if asked for, the best epoch's or the mean's weights."""
+    """Weights, optimiser, random state, the epoch's sums; if asked for, the best epoch's or the mean's weights."""
 
     def __init__(self, student: nn.Module, optimiser: Any, device: str, team: Team) -> None:
         self._student, self._optimiser, self._device, self._team = student, optimiser, device, team
