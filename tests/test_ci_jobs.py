@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import subprocess
 import sys
 import threading
@@ -146,17 +145,90 @@ def test_the_gitlab_job_says_nothing_without_a_report_and_fails_on_a_server_that
     assert len(Notes.notes) == 1
 
 
-def test_the_github_job_compares_by_its_own_commands(checkout: Path) -> None:
+GH = """
+import json, sys
+from pathlib import Path
+
+words, notes = sys.argv[1:], Path("comments.json")
+said = json.loads(notes.read_text())
+with Path("calls.txt").open("a") as calls:
+    calls.write(" ".join(words) + "\\n")
+if words[0] == "pr":
+    assert words == ["pr", "comment", "11", "--body-file", "flipguard.md"], words
+    said.append({"id": 100 + len(said), "body": Path(words[4]).read_text()})
+elif words[1] == "--method":
+    assert words[1:3] == ["--method", "PATCH"] and words[4:] == ["-F", "body=@flipguard.md", "--silent"], words
+    [found] = [one for one in said if words[3] == f"repos/owner/name/issues/comments/{one['id']}"]
+    found["body"] = Path("flipguard.md").read_text()
+else:
+    assert words[:4] == ["api", "repos/owner/name/issues/11/comments", "--paginate", "--jq"], words
+    # gh brings a jq of its own; of its language this is the one filter that the job has.
+    start = '.[] | select(.body | startswith("'
+    assert words[4].startswith(start) and words[4].endswith('")) | .id'), words
+    marker = words[4].removeprefix(start).removesuffix('")) | .id')
+    print("\\n".join(str(one["id"]) for one in said if one["body"].startswith(marker)))
+notes.write_text(json.dumps(said))
+"""
+"""As much of GitHub's command as the job calls, with the comments in a file. A call that it does not know fails."""
+
+
+@pytest.fixture
+def comments(checkout: Path) -> Path:
+    """A pull request in which someone has spoken."""
+    (checkout / "bin" / "gh").write_text(f"#!{sys.executable}\n{GH}")
+    (checkout / "bin" / "gh").chmod(0o755)
+    (checkout / "comments.json").write_text(json.dumps([{"id": 3, "body": "Looks good to me."}]))
+    return checkout / "comments.json"
+
+
+def github_steps() -> dict[str, dict[str, Any]]:
     workflow = yaml.safe_load((EXAMPLES / "github-actions.yml").read_text(encoding="utf-8"))
-    steps = {step.get("name", ""): step for step in workflow["jobs"]["gate"]["steps"]}
+    return {step.get("name", ""): step for step in workflow["jobs"]["gate"]["steps"]}
+
+
+def test_the_github_job_compares_and_keeps_one_comment(checkout: Path, comments: Path) -> None:
+    steps = github_steps()
+    variables = {"GITHUB_REPOSITORY": "owner/name", "PULL": "11", "GH_TOKEN": "secret"}
+    assert set(steps["Comment"]["env"]) <= set(variables)
     for name in ("Predictions", "Compare"):
         done = shell(checkout, steps[name]["run"])
         assert done.returncode == 0, done.stderr
     patterns = steps["Keep the reports"]["with"]["path"].split()
     assert all(list(checkout.glob(pattern)) for pattern in patterns)
-    assert (checkout / "flipguard.md").read_text().startswith(MARKER)
+    first = shell(checkout, steps["Comment"]["run"], **variables)
+    assert first.returncode == 0, first.stderr
+    said = json.loads(comments.read_text())
+    assert [one["body"].partition("\n")[0] for one in said] == ["Looks good to me.", MARKER]
+    assert "the gate passes" in said[1]["body"]
     (checkout / "flipguard.toml").write_text("[gate]\nmax_nfr = 0.01\n")
     assert shell(checkout, steps["Compare"]["run"]).returncode == 1
-    comment = steps["Comment"]
-    assert re.search(re.escape(MARKER), comment["run"])
-    assert subprocess.run(["bash", "-n", "-c", comment["run"]], check=False).returncode == 0
+    again = shell(checkout, steps["Comment"]["run"], **variables)
+    assert again.returncode == 0, again.stderr
+    said = json.loads(comments.read_text())
+    assert [one["id"] for one in said] == [3, 101]
+    assert said[1]["body"] == (checkout / "flipguard.md").read_text()
+    assert "the gate refuses" in said[1]["body"]
+    calls = (checkout / "calls.txt").read_text().splitlines()
+    listed = "api repos/owner/name/issues/11/comments"
+    assert [" ".join(call.split()[:2]) for call in calls] == [listed, "pr comment", listed, "api --method"]
+
+
+def test_the_github_comment_fails_where_github_refuses(checkout: Path, comments: Path) -> None:
+    (checkout / "flipguard.md").write_text(f"{MARKER}\n")
+    wrong = {"GITHUB_REPOSITORY": "owner/other", "PULL": "11", "GH_TOKEN": "secret"}
+    assert shell(checkout, github_steps()["Comment"]["run"], **wrong).returncode != 0
+    assert len(json.loads(comments.read_text())) == 1
+
+
+def test_the_jobs_install_what_a_variable_names(checkout: Path) -> None:
+    """flipguard from PyPI unless another requirement is put there; a `pip` on PATH writes down what it is asked for."""
+    (checkout / "bin" / "pip").write_text('#!/bin/sh\nprintf "%s\\n" "$@" > asked.txt\n')
+    (checkout / "bin" / "pip").chmod(0o755)
+    workflow = yaml.safe_load((EXAMPLES / "github-actions.yml").read_text(encoding="utf-8"))
+    jobs = [(github_steps()["Install"]["run"], workflow["env"])]
+    jobs += [("\n".join(gitlab_job()["before_script"]), gitlab_job()["variables"])]
+    for script, variables in jobs:
+        assert variables == {"FLIPGUARD": "flipguard"}
+        for wanted in (variables["FLIPGUARD"], "flipguard @ file:///wheels/flipguard.whl"):
+            assert shell(checkout, script, FLIPGUARD=wanted).returncode == 0
+            assert (checkout / "asked.txt").read_text().splitlines() == ["install", wanted]

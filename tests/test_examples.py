@@ -16,6 +16,7 @@ NEEDS = {
     "lightning_update.py": "lightning",
     "mlflow_registry.py": "mlflow",
     "scikit_learn.py": "sklearn",
+    "tensorboard_logging.py": "tensorboard",
     "transformers_update.py": "transformers",
     "wandb_registry.py": "wandb",
 }
@@ -23,6 +24,7 @@ SHOWN = {
     "digits.py": r"now wrong",
     "lightning_update.py": r"kd: error \d.*negative flip rate",
     "mlflow_registry.py": r"max_nfr 0\.1: registered as version 1",
+    "tensorboard_logging.py": r"logs holds 15 epochs, a negative flip rate of \d\.\d\d%, and the gate: passed",
     "scikit_learn.py": r"max_nfr 0\.03: kept",
     "transformers_update.py": r"kd: error \d.*negative flip rate",
     "wandb_registry.py": r"kept digits.* with model\.json, model\.safetensors",
@@ -35,7 +37,13 @@ def test_every_example_is_run() -> None:
 
 @pytest.mark.parametrize("name", [name for name, library in NEEDS.items() if find_spec(library) is not None])
 def test_an_example_shows_what_it_promises(name: str, tmp_path: Path) -> None:
-    environment = {**os.environ, "WANDB_MODE": "offline", "WANDB_SILENT": "true", "WANDB_DIR": str(tmp_path)}
+    environment = {
+        **os.environ,
+        "WANDB_MODE": "offline",
+        "WANDB_SILENT": "true",
+        "WANDB_DIR": str(tmp_path),
+        "OMP_NUM_THREADS": "1",
+    }
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / name)],
         cwd=tmp_path,

@@ -60,6 +60,10 @@ def test_from_a_name_to_its_tables(here: Path) -> None:
         (["small", "train.epoch=3"], "train has no key 'epoch'; did you mean 'epochs'?"),
         (["small", "old.name=zoo:tiny"], "old names code that would be run, zoo:tiny"),
         (["small", "--row", "kdd"], "there is no row 'kdd'; did you mean 'kd'?"),
+        (
+            ["small", "--on", "ray", "--device", "cuda"],
+            "--device cuda: on a cluster a network takes what train.resources says; set gpus there.",
+        ),
         (["missing.yaml"], "missing.yaml cannot be read"),
         (["small", "--tables", "--out", "empty"], "empty holds no results of a bench"),
         (["small", "train.epochs=3", "--tables"], "--tables shows what runs/bench/small holds, which train.epochs=3"),

@@ -2,9 +2,14 @@
 
 import json
 import os
+import re
+import shutil
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +21,7 @@ import pytest
 
 from flipguard.comparison.engine import Counted
 from flipguard.comparison.expression import MISSING_NEW, MISSING_OLD, ONLY_OLD, Plan, counts
-from flipguard.comparison.spark import compare_on_spark
+from flipguard.comparison.spark import check_answers, compare_on_spark
 from flipguard.metrics import Tally
 from flipguard.types import InputError
 
@@ -131,26 +136,134 @@ def test_a_table_of_the_catalogue_with_scores_alone(spark: Any) -> None:
         compare_on_spark("spark://local[1]", "v1", "nowhere")
 
 
-def command(folder: Path, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+def settings(folder: Path, **more: str) -> dict[str, str]:
+    """The environment of a Spark that keeps to this machine and this folder."""
     conf = folder / "conf"
     conf.mkdir(exist_ok=True)
-    settings = {"spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1", "spark.local.dir": str(folder)}
-    (conf / "spark-defaults.conf").write_text("".join(f"{key} {value}\n" for key, value in settings.items()))
-    environment = {**os.environ, "SPARK_CONF_DIR": str(conf), "SPARK_LOCAL_IP": "127.0.0.1"}
-    words = [sys.executable, "-m", "flipguard", "compare", *arguments]
-    done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=300)
+    chosen = {
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.local.dir": str(folder),
+        "spark.master.rest.enabled": "false",
+        "spark.executor.memory": "512m",
+        "spark.starvation.timeout": "1s",
+    }
+    (conf / "spark-defaults.conf").write_text("".join(f"{key} {value}\n" for key, value in chosen.items()))
+    return {**os.environ, "SPARK_CONF_DIR": str(conf), "SPARK_LOCAL_IP": "127.0.0.1", **more}
+
+
+def words(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "flipguard", "compare", *arguments]
+
+
+def command(folder: Path, *arguments: str, code: int = 0, **more: str) -> subprocess.CompletedProcess[str]:
+    environment = settings(folder, **more)
+    done = subprocess.run(
+        words(*arguments), cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=300
+    )
     assert done.returncode == code, done.stderr
     return done
 
 
-def test_the_command_counts_on_spark_what_it_counts_on_files(tmp_path: Path) -> None:
+def told(process: "subprocess.Popen[Any]", log: Path, pattern: str) -> str:
+    """What a process writes sooner or later."""
+    deadline = time.monotonic() + 120
+    while (found := re.search(pattern, log.read_text())) is None:
+        assert process.poll() is None, log.read_text()
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.1)
+    return found[1]
+
+
+class Cluster:
+    """A standalone master, and workers of one core each: processes of their own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.running: list[subprocess.Popen[bytes]] = []
+        log = self._start("master", "Master", "--port", "0")
+        self.url = told(self.running[-1], log, r"Starting Spark master at (spark://\S+)")
+
+    def add_worker(self) -> None:
+        where = str(self.folder / "worker")
+        log = self._start("worker", "Worker", "--cores", "1", "--memory", "1g", "--work-dir", where, self.url)
+        told(self.running[-1], log, r"Successfully (registered with master)")
+
+    def _start(self, name: str, what: str, *options: str) -> Path:
+        import pyspark
+
+        script = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
+        address = ("--host", "127.0.0.1", "--webui-port", "0")
+        call = [script, f"org.apache.spark.deploy.{name}.{what}", *address, *options]
+        path = self.folder / f"{name}.log"
+        with path.open("w") as log:
+            self.running.append(subprocess.Popen(call, env=settings(self.folder), stdout=log, stderr=subprocess.STDOUT))
+        return path
+
+    def stop(self) -> None:
+        for process in reversed(self.running):
+            process.terminate()
+            process.wait(timeout=60)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    made = Cluster(tmp_path)
+    yield made
+    made.stop()
+
+
+def test_a_cluster_counts_what_is_counted_on_files(cluster: Cluster, tmp_path: Path) -> None:
+    """A master and a worker in processes of their own. Spark says only that it waits, while it has no worker."""
     old, new, _ = example(tmp_path)
     options = ("--on-missing", "drop", "--by", "by_0", "--labels", "old", "--max-nfr", "0.01", "--json", "-")
+    started = words(cluster.url, str(old), str(new), *options)
+    waits = "has not accepted any resources; check your cluster UI to ensure that workers are registered"
+    with (tmp_path / "out").open("w") as out, (tmp_path / "errors").open("w") as errors:
+        run = subprocess.Popen(started, cwd=tmp_path, env=settings(tmp_path), stdout=out, stderr=errors)
+    try:
+        told(run, tmp_path / "errors", f"({waits})")
+        cluster.add_worker()
+        run.wait(timeout=300)
+    finally:
+        run.kill()
+        run.wait()
+    said = (tmp_path / "errors").read_text()
+    assert run.returncode == 1, said
+    assert all(waits in line for line in said.splitlines()), said
+    there = json.loads((tmp_path / "out").read_text())
     here = json.loads(command(tmp_path, str(old), str(new), *options, code=1).stdout)
-    there = json.loads(command(tmp_path, "spark://local[2]", str(old), str(new), *options, code=1).stdout)
     # Tables name single flips by an example for each class, and do not count overruled labels.
     for name in here.keys() - {"worst_flips", "notes"}:
         assert there[name] == here[name], name
     assert there["negative_flips"] > 50
-    refused = command(tmp_path, "spark://local[2]", str(old), str(new), "--html", "page.html", code=2)
+    assert list((tmp_path / "worker").glob("app-*/0/stderr")), "the worker did nothing"
+
+
+def test_what_needs_prediction_files_is_refused(tmp_path: Path) -> None:
+    refused = command(tmp_path, "spark://local[2]", "v1", "v2", "--html", "page.html", code=2)
     assert "--html needs prediction files" in refused.stderr
+
+
+def test_a_cluster_that_does_not_answer_is_told_of_on_one_line(tmp_path: Path) -> None:
+    """Before any JVM is started: Spark itself would try for a minute."""
+    done = command(tmp_path, "spark://127.0.0.1:1", "v1", "v2", code=2)
+    assert done.stderr == "flipguard: spark://127.0.0.1:1 cannot be reached: Connection refused.\n"
+    with closing(socket.create_server(("127.0.0.1", 0))) as standby:
+        several = f"spark://127.0.0.1:1,127.0.0.1:{standby.getsockname()[1]}"
+        check_answers(several)
+    with pytest.raises(InputError, match=r"spark://127.0.0.1:1,127.0.0.1:\d+ cannot be reached: Connection refused\."):
+        check_answers(several)
+    for url in ("spark://head", "spark://:7077", "spark://head:port"):
+        with pytest.raises(InputError, match=r"named as spark://HOST:PORT"):
+            check_answers(url)
+
+
+def test_a_spark_that_cannot_start_says_why(tmp_path: Path) -> None:
+    """Without Java, which is looked for in JAVA_HOME and on PATH."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in ("bash", "dirname", "env"):
+        (tools / name).symlink_to(str(shutil.which(name)))
+    done = command(tmp_path, "spark://local[1]", "v1", "v2", code=2, PATH=str(tools), JAVA_HOME="")
+    assert done.stderr == "flipguard: spark://local[1] gives no session: JAVA_HOME is not set.\n"

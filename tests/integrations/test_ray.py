@@ -315,6 +315,56 @@ def test_ctrl_c_saves_where_every_member_is(
     assert_same_networks(alone, tmp_path / "run")
 
 
+BENCH: dict[str, Any] = {
+    "title": "A small bench",
+    "data": {"name": "digits", "test_size": 0.5, "per_class": 11},
+    "old": {"name": "mlp", "hidden": [5]},
+    "new": {"name": "mlp", "hidden": [7]},
+    # More of a machine than there is at first, and one thread all the same.
+    "train": {"epochs": 400, "batch_size": 19, "checkpoint_every": 7, "resources": {"cpus": 1.5}},
+    "seeds": [3],
+    "networks": {"single": {}, "kd": {"method": "kd", "references": {"old": "single.0"}}},
+    "rows": {"kd": {"old": "single", "new": "kd"}},
+}
+
+
+def test_a_bench_waits_for_a_machine_and_outlives_a_worker(cluster: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "bench.yaml").write_text(as_yaml(BENCH))
+    start = [sys.executable, "-m", "flipguard", "bench", "bench.yaml", "--on", cluster.address, "--out", "run"]
+    environment, said = {**os.environ, **SETTINGS}, tmp_path / "said"
+    with said.open("w") as log:
+        run = subprocess.Popen(start, cwd=tmp_path, env=environment, stdout=log, stderr=subprocess.STDOUT)
+    try:
+        waits = "waits for a machine with 1.5 CPUs and 0 GPUs, which the cluster has not now.\n"
+        for _ in until("it says for what it waits"):
+            assert run.poll() is None, said.read_text()
+            if f"note: old single, seed 3: {waits}" in said.read_text():
+                break
+        cluster.start(f"--address={cluster.address}", "--node-ip-address=127.0.0.3", "--num-cpus=2")
+        for _ in until("a network is begun"):
+            assert run.poll() is None, said.read_text()
+            if list((tmp_path / "run/networks").glob(f"*/{STATE}")):
+                break
+        home = next((tmp_path / "run/networks").glob(f"*/{STATE}")).parent.name
+        killed = kill_worker(cluster, home.rpartition("-")[2], node=2)
+        run.wait(timeout=300)
+    finally:
+        run.kill()
+        run.wait()
+    out = said.read_text()
+    assert run.returncode == 0, out
+    assert killed == 1
+    assert "note: old single, seed 3: its worker died; it goes on elsewhere from its last state.\n" in out
+    assert "2 of 2  new kd, seed 3" in out
+    here = [*start[:5], "--device", "cpu", "--processes", "1", "--out", "alone"]
+    subprocess.run(here, cwd=tmp_path, env=environment, check=True, capture_output=True, timeout=300)
+    names = sorted(path.relative_to(tmp_path / "alone") for path in tmp_path.glob("alone/networks/*/*.safetensors"))
+    assert len(names) == 2
+    for name in names:
+        one, other = weights(tmp_path / "alone" / name), weights(tmp_path / "run" / name)
+        assert all(torch.equal(one[key], other[key]) for key in one), name
+
+
 POOL = """
 import os, signal, sys
 from pathlib import Path

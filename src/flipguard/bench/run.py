@@ -121,10 +121,12 @@ class Bench:
         *,
         processes: int | None = None,
         on_network: Callable[[Progress], None] | None = None,
+        on_note: Callable[[str], None] | None = None,
         pool: Pool | None = None,
     ) -> list[Row]:
         """Train what is missing, compare, and write the tables; returns the test part's rows.
 
+        `on_note` is told of a network whose worker died, or that waits for a machine.
         A `pool` trains elsewhere than in processes of this machine; all of its machines must see the networks' folder.
         """
         with RunFolder(self.out).held():
@@ -137,7 +139,7 @@ class Bench:
                     for node in with_parents(pair.nodes()):
                         costs.training(node)
                 shop = self._shop()
-                self._train(shop, self._todo(missing), processes, on_network, pool)
+                self._train(shop, self._todo(missing), processes, on_network, on_note, pool)
                 plan = self.spec.corruptions
                 extra = on_corrupted(missing, shop, plan) if plan is not None else {}
                 for pair in missing:
@@ -172,6 +174,7 @@ class Bench:
         todo: list[Node],
         processes: int | None,
         tell: Callable[[Progress], None] | None,
+        note: Callable[[str], None] | None,
         pool: Pool | None,
     ) -> None:
         done = 0
@@ -182,7 +185,11 @@ class Bench:
             if tell is not None:
                 tell(Progress(node.label, done, len(todo), seconds))
 
-        train_all(shop, todo, processes=processes, on_network=one_more, pool=pool)
+        def trouble(node: Node, text: str) -> None:
+            if note is not None:
+                note(f"{node.label}: {text}")
+
+        train_all(shop, todo, processes=processes, on_network=one_more, on_trouble=trouble, pool=pool)
 
     def _record(self, pair: Pair) -> Path:
         return self.out / PAIRS / f"{pair.column}.json"

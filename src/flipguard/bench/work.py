@@ -33,10 +33,18 @@ LOG = logging.getLogger("flipguard.bench")
 STATE = "state.safetensors"
 OnNetwork = Callable[[Node, float], None]
 """Called with a network that is done and the seconds it took, or its share of what was trained beside it."""
+OnTrouble = Callable[[Node, str], None]
+"""Called with a network whose worker was lost, or that waits for a machine, and a text that says so."""
 
 
 def train_all(
-    shop: Shop, nodes: list[Node], *, processes: int | None, on_network: OnNetwork, pool: Pool | None = None
+    shop: Shop,
+    nodes: list[Node],
+    *,
+    processes: int | None,
+    on_network: OnNetwork,
+    on_trouble: OnTrouble,
+    pool: Pool | None = None,
 ) -> None:
     """Networks, each after those that it is held to: in turns on a GPU, else in processes of this machine or a pool."""
     if shop.device != "cpu" and pool is None:
@@ -48,6 +56,8 @@ def train_all(
     def hear(event: Event) -> None:
         if event.kind == "done":
             on_network(by_key[event.key], event.value)
+        elif event.kind in ("lost", "waits"):
+            on_trouble(by_key[event.key], event.value)
 
     together = min(processes or torch.get_num_threads(), len(nodes))
     threads = torch.get_num_threads()

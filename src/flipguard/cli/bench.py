@@ -1,6 +1,6 @@
 """`flipguard bench NAME`."""
 
-import sys
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +11,7 @@ from flipguard.cli import options as o
 from flipguard.cli.demo import with_torch
 from flipguard.cli.outputs import STDOUT, check_outputs, deliver, say
 from flipguard.cli.shell import complain
-from flipguard.cli.train import STOPPED
+from flipguard.cli.train import STOPPED, aside
 from flipguard.types import InputError
 
 if TYPE_CHECKING:
@@ -81,6 +81,8 @@ def bench(
     room = with_torch("flipguard.bench.run", "a bench", "train")
     for place, model in [("old", spec.old), ("new", spec.new), *_models(spec)]:
         import_module("flipguard.releases.trust").check_name(model.name, place, trust=trust)
+    if on is not None and device not in ("auto", "cpu"):
+        raise InputError(f"--device {device}: on a cluster a network takes what train.resources says; set gpus there.")
     where = import_module("flipguard.releases.material").device_of(device if on is None else "cpu")
     work: Bench = room.Bench(
         spec, folder, where, rows=row or (), seeds=seed or (), networks=Path(networks) if networks else None
@@ -92,7 +94,8 @@ def bench(
     try:
         with signals.heeded():
             pool = cluster.connected(on) if cluster is not None else None
-            rows = work.run(processes=processes, on_network=_tell(quiet=json == STDOUT), pool=pool)
+            line = _line(quiet=json == STDOUT)
+            rows = work.run(processes=processes, on_network=_tell(line), on_note=_note(line), pool=pool)
     except signals.Stopped as stop:
         complain(f"{STOPPED[stop.number]}. The same command goes on from what {folder} holds.")
         return int(stop.status)
@@ -118,15 +121,19 @@ def _count(work: "Bench") -> int:
     return 0
 
 
-def _tell(*, quiet: bool) -> Any:
-    def tell(one: "Progress") -> None:
-        line = f"{one.done:,} of {one.total:,}  {one.network}  {one.seconds:.1f} s\n"
-        if quiet:
-            sys.stderr.write(line)
-        else:
-            say(line)
+def _line(*, quiet: bool) -> Callable[[str], None]:
+    """A line as it comes: beside the output where that is read by a program."""
+    return (lambda text: aside(f"{text}\n")) if quiet else (lambda text: say(f"{text}\n"))
 
-    return tell
+
+def _tell(line: Callable[[str], None]) -> Callable[["Progress"], None]:
+    return lambda one: line(f"{one.done:,} of {one.total:,}  {one.network}  {one.seconds:.1f} s")
+
+
+def _note(line: Callable[[str], None]) -> Callable[[str], None]:
+    from flipguard.reports.wording import clean
+
+    return lambda text: line(f"note: {clean(text, 300)}")
 
 
 def _deliver(folder: Path, rows: Any, json: str | None, *, plain: bool) -> None:

@@ -127,13 +127,13 @@ def _listener(track: str | None, *, quiet: bool, plain: bool) -> "Listener":
         several.append(with_torch("flipguard.releases.tracking", "tracking", "track").tracker(track))
     console = Console(stderr=quiet, highlight=False, emoji=False)
     if plain or not console.is_terminal:
-        several.append(PlainProgress(_aside if quiet else say))
+        several.append(PlainProgress(aside if quiet else say))
     else:
         several.append(LiveProgress(console))
     return Listeners(several)
 
 
-def _aside(text: str) -> None:
+def aside(text: str) -> None:
     sys.stderr.write(text)
     sys.stderr.flush()
 
@@ -174,7 +174,7 @@ def _draw_chain(chain: "Matrix", path: Path) -> None:
     try:
         draw(over_the_chain(chain), path)
     except MissingExtra as error:
-        _aside(f"{path} is not drawn: {error}\n")
+        aside(f"{path} is not drawn: {error}\n")
 
 
 def _json(outcome: "Outcome") -> str:

@@ -1,15 +1,19 @@
 """A Spark to compare on: a session for a URL, and its tables by name or path."""
 
+import re
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from flipguard._reach import unreachable
+from flipguard.comparison.jvm import NotBegun, begin, first_line
 from flipguard.comparison.result import Comparison
 from flipguard.comparison.tables import compare_tables
 from flipguard.types import InputError, MissingExtra
 
 SCHEME = "spark://"
-_MASTERS = ("local", "yarn", "k8s://")
+_OTHER_MASTER = re.compile(r"local(-cluster)?(\[.*\])?$|yarn$|k8s://")
 _ENDINGS = (".parquet", ".pq")
 
 
@@ -27,13 +31,25 @@ def compare_on_spark(url: str, old: str, new: str, **options: Any) -> Comparison
 def master(url: str) -> str:
     """What Spark calls the cluster.
 
-    >>> master("spark://local[2]"), master("spark://head:7077")
-    ('local[2]', 'spark://head:7077')
+    >>> master("spark://local[2]"), master("spark://head:7077"), master("spark://localhost:7077")
+    ('local[2]', 'spark://head:7077', 'spark://localhost:7077')
     """
     rest = url.removeprefix(SCHEME)
     if not url.startswith(SCHEME) or not rest:
         raise InputError(f"a Spark is named as spark://HOST:PORT or spark://local[2], not as '{url}'.")
-    return rest if rest.startswith(_MASTERS) else url
+    return rest if _OTHER_MASTER.match(rest) else url
+
+
+def check_answers(url: str) -> None:
+    """Spark itself tries for a minute, and tells of every try. Of several masters, one is enough."""
+    reasons = []
+    for address in url.removeprefix(SCHEME).split(","):
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdigit():
+            raise InputError(f"a Spark is named as spark://HOST:PORT or spark://local[2], not as '{url}'.")
+        reasons.append(unreachable(host, int(port)))
+    if None not in reasons:
+        raise InputError(f"{url} cannot be reached: {reasons[0]}.")
 
 
 @contextmanager
@@ -46,19 +62,22 @@ def session(url: str) -> Iterator[Any]:
     except ModuleNotFoundError as error:
         raise MissingExtra(f"a comparison on Spark needs {error.name}: pip install 'flipguard[spark]'") from error
     there = SparkSession.getActiveSession()
-    try:
-        builder = SparkSession.builder.master(wanted).appName("flipguard")
-        spark = there or builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
-    except Exception as error:
-        # The JVM's errors come as several types; each means that there is no session.
-        raise InputError(f"{url} cannot be reached: {_first_line(error)}.") from error
-    try:
-        yield spark
-    except PySparkException as error:
-        raise InputError(f"Spark cannot compare the tables: {_first_line(error)}.") from error
-    finally:
-        if there is None:
-            spark.stop()
+    if there is None and wanted.startswith(SCHEME):
+        check_answers(wanted)
+    with warnings.catch_warnings():
+        # Spark takes no pandas here.
+        warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+        try:
+            spark = there or begin(wanted)
+        except NotBegun as error:
+            raise InputError(f"{url} gives no session: {error}.") from error
+        try:
+            yield spark
+        except PySparkException as error:
+            raise InputError(f"Spark cannot compare the tables: {first_line(error)}.") from error
+        finally:
+            if there is None:
+                spark.stop()
 
 
 def _table(spark: Any, name: str) -> Any:
@@ -71,8 +90,3 @@ def _table(spark: Any, name: str) -> Any:
     from pyspark.sql import functions
 
     return rows.withColumn("prediction", functions.expr(f"array_position({scores}, array_max({scores})) - 1"))
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[0] if lines else type(error).__name__).rstrip(".")[:200]

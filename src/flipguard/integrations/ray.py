@@ -2,13 +2,13 @@
 
 import logging
 import signal
-import socket
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
+from flipguard._reach import unreachable
 from flipguard._version import __version__
 from flipguard.types import FlipguardError, InputError, MissingExtra
 
@@ -27,7 +27,7 @@ LOG = logging.getLogger("flipguard.training")
 LIVES = 10
 """So many workers of one piece may die before it is given up: something kills every one of them."""
 
-HEAR_SECONDS, LEAVE_SECONDS, CONNECT_SECONDS = 0.2, 30.0, 10.0
+HEAR_SECONDS, LEAVE_SECONDS = 0.2, 30.0
 _LOST = (
     exceptions.WorkerCrashedError,
     exceptions.NodeDiedError,
@@ -42,8 +42,8 @@ def connected(on: str) -> "RayPool":
     host, _, port = on.removeprefix("ray://").rpartition(":")
     if on != "ray" and not (host and port.isdigit()):
         raise InputError(f"--on {on}: give ray, or the address of a cluster as HOST:PORT or ray://HOST:PORT.")
-    if on != "ray":
-        _check_answers(on, host, int(port))
+    if on != "ray" and (reason := unreachable(host, int(port))) is not None:
+        raise InputError(f"--on {on}: the cluster cannot be reached: {reason}.")
     _quieten()
     handlers = {number: signal.getsignal(number) for number in signals.STOPPING}
     try:
@@ -61,15 +61,6 @@ def connected(on: str) -> "RayPool":
         for number, handler in handlers.items():
             signal.signal(number, handler)
     return RayPool()
-
-
-def _check_answers(on: str, host: str, port: int) -> None:
-    """Ray itself tries for minutes, and tells of every try."""
-    try:
-        socket.create_connection((host.strip("[]"), port), timeout=CONNECT_SECONDS).close()
-    except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(f"--on {on}: the cluster cannot be reached: {reason}.") from error
 
 
 def _quieten() -> None:
