@@ -44,6 +44,19 @@ def test_the_fuzzing_in_words_is_the_record() -> None:
     assert {path.name for path in (ROOT / "fuzz" / "corpus").iterdir()} == {*found}
 
 
+def test_the_search_in_words_is_its_record() -> None:
+    rows = json.loads((ROOT / "results" / "graft_search.json").read_text())["rows"]
+    text = (ROOT / "results" / "README.md").read_text().split("## GRAFT")[1].split("## ")[0]
+    none, elodi = (row["relative_negative_flip_rate"] for row in rows[:2])
+    made = []
+    for row in rows:
+        flips = row["relative_negative_flip_rate"]
+        share = "" if row is rows[0] else f"{100 * (none - flips) / (none - elodi):.0f} %"
+        figures = f"{row['trainings']:.1f} | {100 * row['error_rate_new']:.2f} | {100 * flips:.2f} | {share}"
+        made.append(f"| {row['network']} | {figures} |")
+    assert [line for line in text.splitlines() if line.startswith("|")][2:] == made
+
+
 BENCHES = sorted(path.parent for path in (ROOT / "results" / "bench").glob("*/runs.parquet"))
 
 

@@ -309,3 +309,21 @@ def test_names_that_are_not_there(tmp_path: Path) -> None:
         Bench(parsed(), tmp_path, seeds=[4])
     with pytest.raises(InputError, match="holds no results of a bench"):
         write_tables(tmp_path)
+
+
+def test_only_networks_that_differ_by_seed_are_trained_in_one_step(tmp_path: Path) -> None:
+    """Where the spec names such an engine: copies of one kind, and nothing that is held to something or kept apart."""
+    from flipguard.bench.work import _kinds
+
+    joint = {"train": {**SPEC["train"], "engine": "paired"}}
+    nodes = [node for pair in Bench(parsed(**joint), tmp_path).pairs() for node in pair.nodes()]
+    kinds = _kinds(list(dict.fromkeys(nodes)))
+    assert [sorted({(node.side, node.name) for node in kind}) for kind in kinds] == [
+        [("old", "single")],
+        [("new", "single")],
+        [("old", "mean")],
+        [("new", "mean")],
+    ]
+    # Three copies of each of two seeds; two seeds of what has one copy.
+    assert [len(kind) for kind in kinds] == [6, 6, 2, 2]
+    assert _kinds([node for pair in Bench(parsed(), tmp_path).pairs() for node in pair.nodes()]) == []

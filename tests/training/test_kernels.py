@@ -11,6 +11,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("neither a GPU nor Triton's interpreter: make kernels", allow_module_level=True)
 
+from flipguard.ensembles import BranchedStudent  # noqa: E402
 from flipguard.models import build_model  # noqa: E402
 from flipguard.models.resnet import Residual  # noqa: E402
 from flipguard.training.forwards import with_fused_norms  # noqa: E402
@@ -264,3 +265,25 @@ def test_a_layer_that_is_called_by_keyword() -> None:
     x = torch.randn(5, 3, 6, 6, device=DEVICE)
     wanted = copy.deepcopy(network)(x)
     torch.testing.assert_close(with_fused_norms(network)(x), wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_branches_on_one_trunk_are_one_graph() -> None:
+    """The trunk's last answer has as many readers as there are branches, and is computed once."""
+
+    def network(seed: int) -> torch.nn.Module:
+        torch.manual_seed(seed)
+        return build_model("resnet18", classes=5, width=4)
+
+    mine, theirs = (BranchedStudent(network, 3).branches.to(DEVICE).train() for _ in range(2))
+    graph = with_fused_norms(mine)
+    norms = [module for module in graph.modules() if isinstance(module, FusedNorm)]
+    # The trunk has 10 of a network's 20 norms, and no branch has them again.
+    assert len(norms) == 10 + 3 * 10
+    x = torch.randn(4, 3, 8, 8, device=DEVICE)
+    got, wanted = graph(x), theirs(x)
+    torch.testing.assert_close(got, wanted, rtol=1e-3, atol=1e-3)
+    pull = torch.randn_like(wanted)
+    (got * pull).sum().backward()
+    (wanted * pull).sum().backward()
+    for (name, a), (_, b) in zip(mine.named_parameters(), theirs.named_parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad, rtol=2e-3, atol=2e-3 * float(b.grad.abs().max()), msg=name)

@@ -147,4 +147,4 @@ def _networks(student: nn.Module) -> list[nn.Module]:
     """The plain networks inside the student whose whole forward pass is called, or what it names instead."""
     if isinstance(student, SingleStudent):
         return [student.network]
-    return list(getattr(student, "passes", None) or getattr(student, "networks", ()))
+    return list(getattr(student, "passes", getattr(student, "networks", ())))
