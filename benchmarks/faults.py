@@ -106,7 +106,8 @@ def main() -> None:
                 outcomes = list(killed(Path(place), given.kills, chance))
             else:
                 outcomes = list(happened(kind, Path(place), given.tries, chance))
-            counts[kind] = {"tried": len(outcomes), "survived": sum(outcomes)}
+            if outcomes:
+                counts[kind] = {"tried": len(outcomes), "survived": sum(outcomes), "seed": given.seed}
     for kind, count in counts.items():
         print(f"{kind:36} {count['tried']:3} tried {count['survived']:3} survived")
     tried, survived = (sum(count[what] for count in counts.values()) for what in ("tried", "survived"))
@@ -114,7 +115,7 @@ def main() -> None:
     if given.out is not None:
         before = json.loads(given.out.read_text())["faults"] if given.out.exists() else {}
         kept = {kind: count for kind, count in before.items() if kind in SCENARIOS or kind == KILL}
-        given.out.write_text(json.dumps({"seed": given.seed, "faults": kept | counts}, indent=2) + "\n")
+        given.out.write_text(json.dumps({"faults": kept | counts}, indent=2) + "\n")
     if survived < tried:
         raise SystemExit(1)
 

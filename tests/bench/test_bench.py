@@ -17,7 +17,7 @@ from flipguard.bench.graph import Graph
 from flipguard.bench.node import with_parents
 from flipguard.bench.run import Bench, Progress, write_tables
 from flipguard.bench.tables import paired_p, read_rows
-from flipguard.checkpoints import load_checkpoint
+from flipguard.checkpoints import load_checkpoint, save_checkpoint
 from flipguard.metrics import negative_flip_rate, tally
 from flipguard.releases import material
 from flipguard.types import InputError
@@ -269,6 +269,20 @@ WRONG = {
         {"networks": {"a": {"train": {"average": 3}}}, "rows": {"none": "a"}},
         "average must be between 0 and the 2 epochs, got 3",
     ),
+    "members of a graft": (
+        {
+            "networks": {"a": {"method": {"name": "graft", "strength": 0.0}, "keeps": "members"}},
+            "rows": {"none": "a.0"},
+        },
+        "graft's branches are no networks of their own",
+    ),
+    "a mean of members": (
+        {
+            "networks": {"a": {"method": "codistill_skl", "keeps": "members", "train": {"average": 1}}},
+            "rows": {"none": "a.0"},
+        },
+        "train.average is a mean of what is released, and keeps is members",
+    ),
     "uneven cycles": (
         {"networks": {"a": {"train": {"cycles": 3}}}, "rows": {"none": "a"}},
         "epochs 2 do not divide into 3 equal cycles",
@@ -313,11 +327,13 @@ def test_names_that_are_not_there(tmp_path: Path) -> None:
 
 def test_only_networks_that_differ_by_seed_are_trained_in_one_step(tmp_path: Path) -> None:
     """Where the spec names such an engine: copies of one kind, and nothing that is held to something or kept apart."""
-    from flipguard.bench.work import _kinds
+    from flipguard.bench.work import STATE, _kinds
 
     joint = {"train": {**SPEC["train"], "engine": "paired"}}
-    nodes = [node for pair in Bench(parsed(**joint), tmp_path).pairs() for node in pair.nodes()]
-    kinds = _kinds(list(dict.fromkeys(nodes)))
+    bench = Bench(parsed(**joint), tmp_path)
+    shop = bench._shop()
+    nodes = list(dict.fromkeys(node for pair in bench.pairs() for node in pair.nodes()))
+    kinds = _kinds(shop, nodes)
     assert [sorted({(node.side, node.name) for node in kind}) for kind in kinds] == [
         [("old", "single")],
         [("new", "single")],
@@ -326,4 +342,10 @@ def test_only_networks_that_differ_by_seed_are_trained_in_one_step(tmp_path: Pat
     ]
     # Three copies of each of two seeds; two seeds of what has one copy.
     assert [len(kind) for kind in kinds] == [6, 6, 2, 2]
-    assert _kinds([node for pair in Bench(parsed(), tmp_path).pairs() for node in pair.nodes()]) == []
+    assert _kinds(shop, [node for pair in Bench(parsed(), tmp_path).pairs() for node in pair.nodes()]) == []
+    # One that is left of a pair goes on by the engine that it was begun with; one that was not begun, by itself.
+    left = kinds[0][0]
+    assert _kinds(shop, [left]) == []
+    shop.home(left).mkdir(parents=True)
+    save_checkpoint(shop.home(left) / STATE, {"x": torch.zeros(1)}, {"engine": "paired"})
+    assert _kinds(shop, [left]) == [[left]]

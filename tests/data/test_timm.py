@@ -108,3 +108,10 @@ def test_what_is_no_folder_is_refused(folder: Path, tmp_path: Path) -> None:
     other = timm_data.create_dataset("", root=str(tmp_path / "other"), split="validation")
     with pytest.raises(InputError, match="have different classes: give both the same class_map"):
         from_timm(train, other)
+
+
+def test_a_class_folder_may_be_a_link(folder: Path) -> None:
+    elsewhere = folder.parent / "elsewhere"
+    (folder / "train" / "bee").rename(elsewhere)
+    (folder / "train" / "bee").symlink_to(elsewhere, target_is_directory=True)
+    assert {name.split("/")[1] for name in of_timm(folder, size=16).train.ids.tolist()} == {"ant", "bee"}

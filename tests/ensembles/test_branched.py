@@ -59,10 +59,8 @@ def test_it_says_what_whole_networks_say_and_learns_what_they_learn(plan: dict[s
     (expected * weights).sum().backward()
     trunk = tuple(f"{name}." for name in trunk_of(networks[0], own))
     for name, parameter in student.release().named_parameters():
-        if name == "body.places":
-            # A parameter beside the modules is each network's own, and before the fork only the first one's is used.
-            continue
-        shared = name.startswith(trunk)
+        # A parameter that stands beside the trunk's modules is shared as they are.
+        shared = name.startswith(trunk) or name == "body.places"
         theirs = [dict(network.named_parameters())[name].grad for network in networks]
         torch.testing.assert_close(
             parameter.grad, sum(theirs[1:], theirs[0]) if shared else theirs[0], rtol=1e-4, atol=1e-4
@@ -154,3 +152,38 @@ def test_a_network_that_writes_over_the_fork_is_refused() -> None:
     student = BranchedStudent(lambda _: _InPlace(), 2)
     with pytest.raises(InputError, match="changes in place what its branches share"):
         student(torch.randn(2, 3))
+
+
+class _SharedLayer(nn.Module):
+    """One activation for all blocks: it stands before the fork, and is called on both sides of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.activation = nn.Tanh()
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(3, 3)) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = self.activation(block(x))
+        return x
+
+
+def test_a_layer_that_is_called_on_both_sides_of_the_fork_is_refused() -> None:
+    student = BranchedStudent(lambda _: _SharedLayer(), 2)
+    with pytest.raises(InputError, match="calls activation more than once"):
+        student(torch.randn(2, 3))
+
+
+def test_the_networks_that_were_given_stay_whole() -> None:
+    given = [built(IMAGE, seed) for seed in range(3)]
+    BranchedStudent(lambda member: given[member], 3)
+    assert given[1](shown(IMAGE)).shape == (4, 5)
+
+
+def test_every_parameter_learns_and_is_listed_once() -> None:
+    """What a launcher of several processes asks for: none without a gradient."""
+    student = BranchedStudent(lambda seed: built(TEXT, seed), 3)
+    student(shown(TEXT)).logits.square().sum().backward()
+    assert all(parameter.grad is not None for parameter in student.parameters())
+    with torch.inference_mode():
+        assert student(shown(TEXT)).logits.shape == (3, 4, 5)

@@ -140,6 +140,8 @@ def _hung_up_on(folder: Path, epochs: int) -> int:
     if child == 0:
         os.chdir(folder)
         os.environ["OMP_NUM_THREADS"] = "1"
+        # Under nohup it would be ignored, which is inherited and respected.
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
         command = ["train", "chain.yaml", f"train.epochs={epochs}", "--out", f"run{epochs}"]
         os.execv(sys.executable, [sys.executable, "-m", "flipguard", *command])
     seen = b""

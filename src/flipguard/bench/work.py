@@ -22,6 +22,7 @@ from flipguard.releases import material
 from flipguard.releases.folder import write_json
 from flipguard.training import begin_network, predict_logits
 from flipguard.training.capture import CannotCapture
+from flipguard.training.choice import stored_engine
 from flipguard.training.engines import JOINT, for_one
 from flipguard.training.loop import Run
 from flipguard.training.pool import Event, Here, Piece, Pool, Resources
@@ -190,7 +191,7 @@ def _on_one_device(shop: Shop, nodes: list[Node], on_network: OnNetwork) -> None
                 on_network(node, _keep(shop, node, _pieces(shop, node, run), seconds / len(wave)))
 
     trained = [node for node in nodes if node.average is None]
-    for kind in _kinds(trained):
+    for kind in _kinds(shop, trained):
         try:
             keep(in_groups(kind, begin, kind[0].train.engine, shop.device))
         except CannotCapture as reason:
@@ -198,11 +199,16 @@ def _on_one_device(shop: Shop, nodes: list[Node], on_network: OnNetwork) -> None
     keep(in_waves([node for node in trained if not shop.is_done(node)], begin, shop.device))
 
 
-def _kinds(nodes: list[Node]) -> list[list[Node]]:
+def _kinds(shop: Shop, nodes: list[Node]) -> list[list[Node]]:
     """Networks that differ by their seeds alone, where the spec has an engine that trains several in one step."""
     found: dict[str, list[Node]] = {}
     for node in nodes:
         if node.train.engine in JOINT and not node.references and node.plan.keeps == "release":
             kind = (node.model.described(), node.recipe, node.method, node.part, node.plan.augment, node.train.engine)
             found.setdefault(repr(kind), []).append(node)
-    return [alike for alike in found.values() if len(alike) > 1]
+    # One that is left of several goes on as it was begun.
+    return [
+        alike
+        for alike in found.values()
+        if len(alike) > 1 or stored_engine([shop.home(alike[0]) / STATE]) == alike[0].train.engine
+    ]

@@ -92,15 +92,16 @@ def from_timm(
     classes = tuple(sorted(readers[0].class_to_idx, key=readers[0].class_to_idx.__getitem__))
     if readers[1].class_to_idx != readers[0].class_to_idx:
         raise InputError("the two data sets of timm's have different classes: give both the same class_map.")
-    root = Path(os.path.commonpath([str(Path(reader.root).resolve()) for reader in readers]))
+    # Not resolved: links within a folder may lead out of it.
+    root = Path(os.path.commonpath([str(Path(reader.root).absolute()) for reader in readers]))
     shape = ImageFiles(root, (), size, resize or round(size * 256 / 224), workers=workers)
 
     def split(reader: Any) -> Split:
-        names = [Path(path).resolve().relative_to(root).as_posix() for path, _ in reader.samples]
+        names = [Path(path).absolute().relative_to(root).as_posix() for path, _ in reader.samples]
         return _file_split(names, [code for _, code in reader.samples], shape)
 
     parts = [split(reader) for reader in readers]
-    return DataSet(name or root.name, parts[0], parts[1], classes, "image", IMAGENET_NORMALISATION)
+    return DataSet(name or root.name or "timm", parts[0], parts[1], classes, "image", IMAGENET_NORMALISATION)
 
 
 def _image_names(folder: Path, root: Path) -> list[str]:

@@ -1,10 +1,11 @@
 """A student that branches: its networks share their first blocks, which are computed once, and end each in its own.
 
 The networks are whole ones, built as any other. In all but the first, what lies before the fork is replaced by modules
-that recall what the first network's have just answered, so that any network can branch whose modules are called in the
-order in which they are registered. What is released is the first: an ordinary network.
+that recall what the first network's have just answered, so that any network can branch whose modules are called once
+each, in the order in which they are registered. What is released is the first: an ordinary network.
 """
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -22,13 +23,15 @@ class Branches(nn.Module):
     def __init__(self, networks: Sequence[nn.Module], trunk: Sequence[str]) -> None:
         super().__init__()
         self.networks = nn.ModuleList(networks)
+        self._names = list(trunk)
         self._trunk = [networks[0].get_submodule(name) for name in trunk]
         self._said: dict[int, Any] = {}
         self._at_fork: list[int] = []
         for network in networks[1:]:
+            _share_parameters(networks[0], network, trunk)
             for place, name in enumerate(trunk):
                 parent, _, last = name.rpartition(".")
-                setattr(network.get_submodule(parent), last, Recalled(self._said, place))
+                setattr(network.get_submodule(parent), last, Recalled(self._trunk[place], self._said, place))
 
     def forward(self, x: Any) -> Tensor:
         return torch.stack(self.each(lambda network: network(x)))
@@ -50,6 +53,11 @@ class Branches(nn.Module):
 
     def _keep(self, place: int) -> Callable[[Any, Any, Any], None]:
         def hook(module: nn.Module, given: Any, said: Any) -> None:
+            if place in self._said:
+                raise InputError(
+                    f"the network calls {self._names[place]} more than once, and what its branches share is computed "
+                    "once: it cannot branch there."
+                )
             self._said[place] = said
             if place == len(self._trunk) - 1:
                 self._at_fork = self._versions()
@@ -58,7 +66,8 @@ class Branches(nn.Module):
 
     def _versions(self) -> list[int]:
         """How often each of the trunk's answers has been changed in place."""
-        return [said._version for said in self._said.values() if isinstance(said, Tensor)]
+        tensors = (said for said in self._said.values() if isinstance(said, Tensor))
+        return [0 if said.is_inference() else said._version for said in tensors]
 
 
 class BranchedStudent(nn.Module):
@@ -72,7 +81,8 @@ class BranchedStudent(nn.Module):
         self, build: Callable[[int], nn.Module], members: int, *, own: float = 0.5, decay_all: bool = True
     ) -> None:
         super().__init__()
-        networks = [build(member) for member in range(members)]
+        # The others are taken apart: who gave a network of their own keeps it whole.
+        networks = [build(0), *(copy.deepcopy(build(member)) for member in range(1, members))]
         self.members, self.decay_all = members, decay_all
         self.branches = Branches(networks, trunk_of(networks[0], own))
 
@@ -98,12 +108,31 @@ class BranchedStudent(nn.Module):
 class Recalled(nn.Module):
     """Stands for a module of the trunk: answers what the first network's has just answered, whatever it is given."""
 
-    def __init__(self, said: dict[int, Any], place: int) -> None:
+    def __init__(self, first: nn.Module, said: dict[int, Any], place: int) -> None:
         super().__init__()
+        # Not registered: its weights are the first network's alone.
+        self.__dict__["_first"] = first
         self._said, self._place = said, place
+
+    def __getattr__(self, name: str) -> Any:
+        """What a network reads of a module beside calling it, such as a layer's dtype."""
+        return getattr(self.__dict__["_first"], name)
 
     def forward(self, *given: Any, **named: Any) -> Any:
         return self._said[self._place]
+
+
+def _share_parameters(first: nn.Module, other: nn.Module, trunk: Sequence[str]) -> None:
+    """Parameters that stand beside the trunk's modules, such as a ViT's class token, are the first network's in all.
+
+    As plain attributes: each is trained, saved and listed once.
+    """
+    for name in {name.rpartition(".")[0] for name in trunk} | {""}:
+        mine, theirs = first.get_submodule(name), other.get_submodule(name)
+        for parameter in [key for key, value in theirs.named_parameters(recurse=False) if value is not None]:
+            shared = getattr(mine, parameter)
+            delattr(theirs, parameter)
+            theirs.__dict__[parameter] = shared
 
 
 def trunk_of(network: nn.Module, own: float) -> list[str]:

@@ -162,7 +162,7 @@ class TrainPlan(Strict):
     warmup: Annotated[float, Field(description="the share of all steps over which the rate rises")] = 0.2
     cycles: Annotated[int, Field(description="how often the whole schedule is gone through")] = 1
     floor: Annotated[float, Field(description="where the rate's fall ends, as a share of its peak")] = 0.0
-    tail: Annotated[float, Field(description="the share of all steps, the last ones, taken at the floor")] = 0.0
+    tail: Annotated[float, Field(description="the share of a cycle's steps, the last ones, taken at the floor")] = 0.0
     average: Annotated[int, Field(description="release the mean of the weights after each of the last epochs")] = 0
     precision: Literal["float32", "bf16"] = "float32"
     channels_last: bool = False

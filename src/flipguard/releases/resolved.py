@@ -148,6 +148,8 @@ def laid_over(below: TrainPlan, above: TrainPlan | None) -> TrainPlan:
 
 def recipe_of(train: TrainPlan, place: str = "train") -> Recipe:
     """The loop's recipe; a value outside its range is an error that names the place."""
+    if train.average and train.choose_epoch == "validation":
+        raise InputError(f"{place}.average releases a mean over epochs, and choose_epoch: validation one: take either.")
     try:
         return Recipe(**{each.name: getattr(train, each.name) for each in fields(Recipe)})
     except InputError as error:

@@ -24,7 +24,7 @@ from flipguard.training.recipe import Recipe, build_optimiser, rate
 from flipguard.training.sharding import Sharded
 from flipguard.training.signals import Stopped
 from flipguard.training.state import Epoch, TrainingState
-from flipguard.types import Batch, Method, Reference, Step
+from flipguard.types import Batch, InputError, Method, Reference, Step
 
 SAVE_SECONDS = 30.0
 """A captured run saves no more often than this: a step takes milliseconds, and saving waits for the device."""
@@ -69,8 +69,8 @@ def fit(
 
     With `job.checkpoint` the state is saved every so many steps, after each epoch, and where a signal stops the run; a
     call that finds the file goes on where it was: on a CPU to the same bits. `on_epoch` sees each epoch's record and
-    the network as it would be released, before that epoch is saved: a run that is killed in between reports the epoch
-    again, with the same figures. Under a launcher it is called in the first process alone.
+    the network as it is then (with `average`, the epoch's own weights), before that epoch is saved: a run killed in
+    between reports the epoch again, with the same figures. Under a launcher it is called in the first process alone.
     """
     run = Run(student, method, job, references or {}, on_epoch)
     for _ in run.updates():
@@ -117,6 +117,8 @@ class Run:
     ) -> None:
         check_engine(job.engine)
         self.team = Team.gather(job.device, sharded=job.sharded)
+        if self.team.sharded and job.recipe.average:
+            raise InputError("average has no form for a student in pieces: train it whole, or leave average out.")
         self.team.check_batch(job.recipe.batch_size, job.recipe.accumulate)
         device = self.team.device(job.device)
         self.device = torch.device(device)

@@ -131,8 +131,6 @@ def begin_network(
     """The run of `train_network` before its first step, for those who let several take turns."""
     if recipe.average and choose_epoch == "validation":
         raise InputError("average releases a mean over epochs, and choose_epoch: validation one of them: take either.")
-    if recipe.average and sharded:
-        raise InputError("average has no form for a student in pieces: leave sharded out, or average.")
     rank, world = place()
     model = model.for_method(method)
     student = new_student(model, len(data.classes), method, recipe, seeds)

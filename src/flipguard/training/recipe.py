@@ -22,9 +22,9 @@ class Recipe:
     `warmup` is a share of all steps, over which the rate rises from 0 (one_cycle: from a 25th of its peak). `step`
     multiplies the rate by 0.1 at each third of training, as ELODI's 30-60-90. The whole schedule is gone through
     `cycles` times, for snapshot ensembles. `cosine` and `one_cycle` fall to `floor`, a share of their peak, and stay
-    there for the last share `tail` of the steps. With `average` the mean of the weights after each of the last so many
-    epochs is released, its BatchNorm's statistics measured anew (SWA, Izmailov et al. 2018). BatchNorm and biases are
-    not decayed when `decay_all` is off. `accumulate` splits a batch into that many parts, one after another, and
+    there for the last share `tail` of a cycle's steps. With `average` the mean of the weights after each of the last so
+    many epochs is released, its BatchNorm's statistics measured anew (SWA, Izmailov et al. 2018). BatchNorm and biases
+    are not decayed when `decay_all` is off. `accumulate` splits a batch into that many parts, one after another, and
     `checkpoint_activations` computes each block's activations again in the backward pass: both for less memory. When
     `clip_norm` is set, gradients are scaled down to at most that norm.
     """

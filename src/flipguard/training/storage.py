@@ -275,7 +275,7 @@ def _progress(name: str, content: bytes) -> tuple[int, int]:
     try:
         facts = facts_in(io.BytesIO(content), len(content)) if name.endswith(".safetensors") else {}
         return int(facts["epoch"]), int(facts["step"])
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         return -1, -1
 
 
