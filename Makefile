@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: demo update test adapters integrations libraries kernels ray storage site docs package audit fuzz check format bench clean
+.PHONY: demo update test long adapters integrations libraries kernels ray storage site docs package audit fuzz check format bench clean
 
 $(VENV)/base: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -37,8 +37,11 @@ update: $(VENV)/update  ## train a whole update on digits: no treatment, focal d
 	mkdir -p demo
 	$(BIN)/flipguard demo --picture demo/update.png --json demo/update.json
 
-test: $(VENV)/test  ## everything, two processes
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+test: $(VENV)/test  ## everything but what takes longest, two processes
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not long"
+
+long: $(VENV)/test  ## the rest of the tests: students in pieces, a Spark cluster, the wheel in an empty environment
+	$(BIN)/python -m pytest -n 2 --dist loadscope -m long
 
 # Environments that hold what the tests' own must not: layers over it. Their packages come first; what they lack, torch above
 # all, is taken from .venv, so that a layer takes seconds and little room.

@@ -41,6 +41,7 @@ def test_one_pair_is_refused() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_two_real_pairs(tmp_path: Path) -> None:
     """ELODI flips less than no treatment on these two pairs, and every treatment keeps NFR − PFR = ER_new − ER_old."""
     picture, record = tmp_path / "update.png", tmp_path / "update.json"

@@ -213,6 +213,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     made.stop()
 
 
+@pytest.mark.long
 def test_a_cluster_counts_what_is_counted_on_files(cluster: Cluster, tmp_path: Path) -> None:
     """A master and a worker in processes of their own. Spark says only that it waits, while it has no worker."""
     old, new, _ = example(tmp_path)

@@ -18,5 +18,6 @@ def test_it_is_survived(name: str, whole: Path, tmp_path: Path) -> None:
         pytest.skip(str(reason))
 
 
+@pytest.mark.long
 def test_out_of_memory_in_one_of_two_processes(whole: Path, tmp_path: Path) -> None:
     out_of_memory(tmp_path, whole, random.Random(37), processes=2)

@@ -22,7 +22,7 @@ from flipguard.training.sharding import UNIT_SHARE, called, units
 from flipguard.training.simple import fit
 from flipguard.types import InputError
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 SCRIPT = Path(__file__).with_name("sharded_team.py")
 
 
