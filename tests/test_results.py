@@ -55,6 +55,9 @@ def test_the_search_in_words_is_its_record() -> None:
         figures = f"{row['trainings']:.1f} | {100 * row['error_rate_new']:.2f} | {100 * flips:.2f} | {share}"
         made.append(f"| {row['network']} | {figures} |")
     assert [line for line in text.splitlines() if line.startswith("|")][2:] == made
+    for row in json.loads((ROOT / "results" / "graft_search.json").read_text())["agnews"]["rows"]:
+        flips, error = 100 * row["relative_negative_flip_rate"], 100 * row["error_rate_new"]
+        assert f"{flips:.1f} and {error:.1f}" in text, row
 
 
 BENCHES = sorted(path.parent for path in (ROOT / "results" / "bench").glob("*/runs.parquet"))

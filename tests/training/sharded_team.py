@@ -173,15 +173,17 @@ class Scaled(nn.Module):
         return self.scale * self.inner(x.flatten(1))
 
 
-def refused() -> str:
-    """What a student says that cannot be cut."""
-    none, recipe = build_method("none"), Recipe(batch_size=240)
+def refused() -> list[str]:
+    """What is said of a student that cannot be cut, and of one whose weights are to be averaged."""
+    none, recipe, found = build_method("none"), Recipe(batch_size=240), []
     run = begin_network(PERCEPTRON, digits(), none, recipe, seeds=Seeds.of(3))
-    try:
-        fit(SingleStudent(Scaled()), none, replace(run.job, sharded=True))
-    except InputError as error:
-        return str(error)
-    return ""
+    averaged = replace(run.job, sharded=True, recipe=replace(recipe, average=1))
+    for student, job in ((Scaled(), replace(run.job, sharded=True)), (PERCEPTRON.build(10, 3), averaged)):
+        try:
+            fit(SingleStudent(student), none, job)
+        except InputError as error:
+            found.append(str(error))
+    return found
 
 
 if __name__ == "__main__":

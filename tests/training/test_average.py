@@ -11,7 +11,6 @@ from flipguard.data import Augmentation, Batches, DataSet, load_data
 from flipguard.ensembles import recompute_statistics
 from flipguard.methods import NoTreatment
 from flipguard.training import ModelSpec, Recipe, Seeds, begin_network, train_network
-from flipguard.training.distributed import Team
 from flipguard.training.state import Epoch
 from flipguard.types import InputError
 
@@ -111,13 +110,6 @@ def test_a_run_without_it_keeps_its_name(digits: DataSet, tmp_path: Path) -> Non
 def test_what_it_does_not_go_with_is_said(digits: DataSet) -> None:
     with pytest.raises(InputError, match=r"average releases a mean .* take either"):
         run(digits, choose_epoch="validation")
-
-
-def test_a_student_in_pieces_has_no_mean(digits: DataSet, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where the launcher's environment asks for pieces, and the spec does not."""
-    monkeypatch.setattr(Team, "gather", lambda device, sharded: Team(0, 2, None, True))
-    with pytest.raises(InputError, match="no form for a student in pieces"):
-        run(digits)
 
 
 @pytest.mark.parametrize(
