@@ -74,10 +74,14 @@ def decode_rate(folder: Path, workers: int, batch: int, seconds: float) -> float
     return done / (time.perf_counter() - began)
 
 
-def core_rate(folder: Path, images: int = 600) -> float:
-    """Images that one core decodes in a second of its own time, whatever else runs on the machine."""
+def core_rate(folder: Path, images: int = 600, seed: int | None = 0) -> float:
+    """Images that one core decodes in a second of its own time, whatever else runs on the machine.
+
+    With a seed random parts, scaled by torch, as in training; without one the middle, scaled by Pillow, as models are
+    judged.
+    """
     split = load_data({"name": "webdataset"}, folder=folder).train
-    stream = split.x.stream([range(i, i + 20) for i in range(0, images, 20)], seed=0)  # type: ignore[union-attr]
+    stream = split.x.stream([range(i, i + 20) for i in range(0, images, 20)], seed=seed)  # type: ignore[union-attr]
     torch.set_num_threads(1)
     began = time.process_time()
     done = sum(len(batch) for batch in stream)
@@ -127,7 +131,8 @@ def main() -> None:
     device = "cuda" if gpu else "cpu"
     with tempfile.TemporaryDirectory() as folder:
         size = write_shards(Path(folder), options.images)
-        core = core_rate(Path(folder), min(600, options.images // 20 * 20))
+        some = min(600, options.images // 20 * 20)
+        core, judged = core_rate(Path(folder), some), core_rate(Path(folder), some, seed=None)
         rates = {w: decode_rate(Path(folder), w, min(options.batch, 64), options.seconds) for w in options.workers}
     steps = step_rate(options.model, options.batch, device, options.steps)
     name = torch.cuda.get_device_name() if gpu else platform.processor() or platform.machine()
@@ -137,6 +142,7 @@ def main() -> None:
         "load_average": os.getloadavg()[0],
         "image_bytes": round(size),
         "decoded_per_core_second": round(core, 1),
+        "decoded_by_pillow_alone": round(judged, 1),
         "decoded_per_second": {str(workers): round(rate, 1) for workers, rate in rates.items()},
         "model": options.model,
         "batch": options.batch,
@@ -144,6 +150,9 @@ def main() -> None:
     }
     print(f"{name}, {cores} cores, images of {size / 1000:.0f} KB, load {figures['load_average']:.1f} before the steps")
     print(f"decoded by one core      {core:10.1f} images a second of its own time")
+    print(
+        f"as models are judged     {judged:10.1f} images a second of its own time, by Pillow alone: {core / judged:.2f}"
+    )
     for workers, rate in rates.items():
         print(f"decoded by {workers} workers   {rate:10.1f} images/s   {rate / steps:6.2f} of the step rate")
     print(f"{options.model}, batch {options.batch}     {steps:10.1f} images/s in training steps")

@@ -60,6 +60,23 @@ def test_the_search_in_words_is_its_record() -> None:
         assert f"{flips:.1f} and {error:.1f}" in text, row
 
 
+def test_the_five_seeds_of_branches_in_words_are_their_runs() -> None:
+    text = (ROOT / "results" / "README.md").read_text().split("## What branches give on five seeds")[1].split("## ")[0]
+    runs = pq.read_table(ROOT / "results" / "bench" / "cifar100_front" / "runs.parquet").to_pandas()
+    seeds = runs[runs["part"] == "test"].groupby(["row", "seed"]).mean(numeric_only=True)
+    mean, spread = seeds.groupby("row").mean(), seeds.groupby("row").std()
+    flips = 100 * mean["relative_negative_flip_rate"]
+    made = []
+    for row in ("none", "elodi", "paragon_8", "graft_low", "again_2"):
+        rates = (
+            f"{100 * mean[rate][row]:.2f} ± {100 * spread[rate][row]:.2f}"
+            for rate in ("error_rate_new", "relative_negative_flip_rate")
+        )
+        share = f"{100 * (flips['none'] - flips[row]) / (flips['none'] - flips['elodi']):.0f} %"
+        made.append(f"{mean['training_cost'][row]:.1f} | {' | '.join(rates)} | {'' if row == 'none' else share} |")
+    assert [line.split(" | ", 1)[1] for line in text.splitlines() if line.startswith("|") and "±" in line] == made
+
+
 BENCHES = sorted(path.parent for path in (ROOT / "results" / "bench").glob("*/runs.parquet"))
 
 

@@ -1,5 +1,6 @@
 """Image folders and Tiny-ImageNet, streamed and in memory. Needs Pillow."""
 
+import math
 import struct
 import zlib
 from pathlib import Path
@@ -119,6 +120,37 @@ def test_random_boxes_lie_inside_and_have_the_asked_area() -> None:
         areas.append((right - left) * (bottom - top) / 200**2)
     assert 0.25 <= min(areas) < 0.27
     assert 0.48 < max(areas) <= 0.5 + 1e-9
+
+
+def test_random_parts_are_those_that_pillow_would_cut(tmp_path: Path) -> None:
+    waves = np.add.outer(np.arange(150), np.arange(200))[..., None] * (1, 2, 3) % 256
+    Image.fromarray(waves.astype(np.uint8)).resize((400, 300), Image.Resampling.BICUBIC).save(tmp_path / "a.png")
+    files = ImageFiles(tmp_path, ("a.png",), size=64, resize=64, scale=(0.1, 1.0))
+    picture = open_image(tmp_path / "a.png")
+    for u in RNG.random((40, 4)).tolist():
+        box = random_box(400, 300, u, scale=(0.1, 1.0))
+        left, top, right, bottom = math.floor(box[0]), math.floor(box[1]), math.ceil(box[2]), math.ceil(box[3])
+        part = picture.crop((left, top, min(400, right), min(300, bottom)))
+        expected = np.asarray(part.resize((64, 64), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
+        apart = np.abs(files.random_part(0, u).numpy().astype(int) - expected)
+        assert apart.max() <= 6
+        assert apart.mean() < 0.5
+
+
+def test_random_parts_do_not_reach_beyond_the_image(tmp_path: Path) -> None:
+    for width, height in ((63, 47), (47, 63), (50, 50)):
+        Image.new("RGB", (width, height), "white").save(tmp_path / "white.png")
+        files = ImageFiles(tmp_path, ("white.png",), size=20, resize=20, scale=(0.9, 1.0))
+        corners = [[0.999999, u, v, w] for u in (0.0, 0.3, 0.999999) for v in (0.0, 0.999999) for w in (0.0, 0.999999)]
+        assert all(int(files.random_part(0, u).min()) == 255 for u in corners)
+
+
+def test_a_part_of_the_wanted_size_is_not_scaled(tmp_path: Path) -> None:
+    pixels = RNG.integers(0, 256, (20, 20, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "a.png")
+    files = ImageFiles(tmp_path, ("a.png",), size=20, resize=20, scale=(1.0, 1.0))
+    # The middle of the range of aspects is a square.
+    assert np.array_equal(files.random_part(0, (0.5, 0.5, 0.0, 0.0)).numpy(), pixels.transpose(2, 0, 1))
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

@@ -267,8 +267,10 @@ def test_a_layer_that_is_called_by_keyword() -> None:
     torch.testing.assert_close(with_fused_norms(network)(x), wanted, rtol=1e-4, atol=1e-4)
 
 
-def test_branches_on_one_trunk_are_one_graph() -> None:
+def test_branches_on_one_trunk_are_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     """The trunk's last answer has as many readers as there are branches, and is computed once."""
+    # The last norms see four values each: the ten bits of TF32 become a hundredth there.
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
 
     def network(seed: int) -> torch.nn.Module:
         torch.manual_seed(seed)

@@ -1,6 +1,7 @@
 """Image files that are decoded when they are needed, by worker processes, for data that does not fit into memory."""
 
 import importlib
+import math
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -11,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from flipguard.data.randomness import CROP, random_uniform
 from flipguard.types import InputError, MissingExtra
@@ -43,7 +45,11 @@ def open_image(source: "Path | BinaryIO", *, name: str | None = None, max_pixels
                 raise InputError(
                     f"{path} has {width} × {height} pixels; images over {max_pixels:,} pixels are refused."
                 )
-            return image.convert("RGB")
+            if image.mode != "RGB":
+                return image.convert("RGB")
+            # What is RGB already is not copied: a seventh of the time that a photograph takes.
+            image.load()
+            return image
     except InputError:
         raise
     except Exception as error:
@@ -98,26 +104,48 @@ class ImageFiles:
         """One image as it is stored, a decoded Pillow image."""
         return open_image(self.folder / self.names[row], max_pixels=self.max_pixels)
 
-    def decode(self, row: int, *, uniform: Sequence[float] | None = None) -> npt.NDArray[np.uint8]:
-        """One image, uint8 (3, size, size); `uniform`, four numbers in [0, 1), places a random crop."""
+    def decode(self, row: int) -> npt.NDArray[np.uint8]:
+        """One image as models are judged on it, uint8 (3, size, size): by Pillow, the same bits on any machine."""
         image = self.open(row)
         width, height = image.size
-        if uniform is None:
-            side = min(width, height) * self.size / self.resize
-            left, top = (width - side) / 2, (height - side) / 2
-            box: Box = (left, top, left + side, top + side)
-        else:
-            box = random_box(width, height, uniform, scale=self.scale)
+        side = min(width, height) * self.size / self.resize
+        left, top = (width - side) / 2, (height - side) / 2
+        box: Box = (left, top, left + side, top + side)
         if (width, height) != (self.size, self.size) or box != (0.0, 0.0, width, height):
             image = image.resize((self.size, self.size), resample=pillow().Resampling.BILINEAR, box=box)
         return np.asarray(image, np.uint8).transpose(2, 0, 1).copy()
 
+    def random_part(self, row: int, uniform: Sequence[float]) -> Tensor:
+        """One image to train on, uint8 (3, size, size): the part that four numbers in [0, 1) place, in whole pixels.
+
+        Scaled by torch, which takes a third of Pillow's time for it and now and then differs by a shade.
+        """
+        image = self.open(row)
+        width, height = image.size
+        left, top, right, bottom = random_box(width, height, uniform, scale=self.scale)
+        # Rounding may leave a box a hair wider than its image, beyond which Pillow would paint black.
+        part = image.crop(
+            (math.floor(left), math.floor(top), min(width, math.ceil(right)), min(height, math.ceil(bottom)))
+        )
+        pixels = torch.from_numpy(np.array(part)).permute(2, 0, 1)
+        if part.size == (self.size, self.size):
+            return pixels
+        scaled: Tensor = functional.interpolate(
+            pixels[None], (self.size, self.size), mode="bilinear", antialias=True, align_corners=False
+        )
+        return scaled[0]
+
     def batch(self, rows: Sequence[int], *, seed: int | None = None, epoch: int = 0) -> Tensor:
-        """Several images, uint8 (B, 3, size, size); random crops when a seed is given."""
+        """Several images, uint8 (B, 3, size, size); random parts of them when a seed is given."""
+        images = _room((len(rows), 3, self.size, self.size))
         if seed is None:
-            return torch.from_numpy(np.stack([self.decode(row) for row in rows]))
+            for place, row in enumerate(rows):
+                images[place] = torch.from_numpy(self.decode(row))
+            return images
         uniform = random_uniform(seed, epoch, torch.as_tensor(rows), draws=4, stream=CROP).tolist()
-        return torch.from_numpy(np.stack([self.decode(row, uniform=u) for row, u in zip(rows, uniform, strict=True)]))
+        for place, row in enumerate(rows):
+            images[place] = self.random_part(row, uniform[place])
+        return images
 
     def stream(
         self, batches: Sequence[Sequence[int]], *, seed: int | None = None, epoch: int = 0, workers: int | None = None
@@ -137,6 +165,13 @@ class ImageFiles:
             if isinstance(images, str):
                 raise InputError(images)
             yield images
+
+
+def _room(shape: tuple[int, ...]) -> Tensor:
+    """An empty batch; in a worker it lies where the other process finds it, and is not copied on its way."""
+    if torch.utils.data.get_worker_info() is None:
+        return torch.empty(shape, dtype=torch.uint8)
+    return torch.empty(0, dtype=torch.uint8).set_(torch.UntypedStorage._new_shared(math.prod(shape))).view(shape)
 
 
 @dataclass(frozen=True)
