@@ -193,6 +193,23 @@ def test_benches_share_networks(finished: Path, tmp_path: Path) -> None:
     assert {one.network for one in told} == {f"{side} held, seed {seed}" for side in ("old", "new") for seed in (3, 8)}
 
 
+def test_branches_are_kept_as_networks(tmp_path: Path) -> None:
+    """What the old release's branches say can hold the new one: each is a network, and no two are alike."""
+    networks = {
+        "boughs": {"method": {"name": "graft", "members": 3, "strength": 0.0}, "keeps": "members"},
+        "again": {"method": {"name": "graft", "members": 2}, "references": {"old": "boughs"}},
+    }
+    rows = {"boughs": "boughs", "again": {"old": "boughs.0", "new": "again"}}
+    bench = Bench(parsed(networks=networks, rows=rows, seeds=[3]), tmp_path)
+    found = {row.name: row for row in bench.run(processes=1)}
+    assert found["boughs"].inference_cost == pytest.approx(3)
+    assert found["again"].inference_cost == pytest.approx(1)
+    home = next((tmp_path / "networks").glob("boughs.old.3.0-*"))
+    with np.load(home / "logits.npz", allow_pickle=False) as said:
+        answers = [said[f"{place}.test"] for place in range(3)]
+    assert all(np.abs(one - other).max() > 1e-3 for one, other in combinations(answers, 2))
+
+
 def test_a_row_and_a_seed_can_be_had_alone(tmp_path: Path) -> None:
     rows = Bench(parsed(), tmp_path, rows=["kd"], seeds=[8]).run(processes=1)
     assert [row.name for row in rows] == ["kd"]
@@ -269,12 +286,15 @@ WRONG = {
         {"networks": {"a": {"train": {"average": 3}}}, "rows": {"none": "a"}},
         "average must be between 0 and the 2 epochs, got 3",
     ),
-    "members of a graft": (
+    "members that are one network": (
         {
-            "networks": {"a": {"method": {"name": "graft", "strength": 0.0}, "keeps": "members"}},
+            "networks": {
+                "single": {"copies": 2},
+                "a": {"method": "latent_be", "references": {"ensemble": "single"}, "keeps": "members"},
+            },
             "rows": {"none": "a.0"},
         },
-        "graft's branches are no networks of their own",
+        "latent_be's members share their weights: they are one network",
     ),
     "a mean of members": (
         {

@@ -126,3 +126,13 @@ def test_every_bench_says_what_a_seed_costs(path: Path, here: Path) -> None:
         spec = read_bench(path)
         found = Bench(spec, here / "out", seeds=spec.seeds[:1]).count()
         assert (f"{found.trainings:.1f}", str(found.networks)) == said.groups()
+
+
+@pytest.mark.parametrize("path", BENCHES, ids=lambda path: path.stem)
+def test_every_bench_names_its_command(path: Path) -> None:
+    """Its own name, and a seed that it has."""
+    said = re.search(r"^# flipguard bench (\w+)(.*)$", path.read_text(), re.M)
+    assert said is not None
+    assert said[1] == path.stem
+    seeds = re.findall(r"--seed (\d+)", said[2])
+    assert {int(seed) for seed in seeds} <= set(read_bench(path).seeds)

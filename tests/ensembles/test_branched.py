@@ -95,6 +95,17 @@ def test_what_is_released_is_an_ordinary_network() -> None:
     assert all(not module._forward_hooks for module in released.modules())
 
 
+@pytest.mark.parametrize("plan", [IMAGE, TEXT], ids=["resnet18", "transformer"])
+def test_every_branch_can_be_had_as_a_network_of_its_own(plan: dict[str, Any]) -> None:
+    student, x = BranchedStudent(lambda seed: built(plan, seed), 3), shown(plan)
+    student(x)  # norms have seen something
+    said = student.eval()(x).logits
+    networks = student.networks
+    assert torch.equal(torch.stack([network.eval()(x) for network in networks]), said)
+    assert networks[0] is student.release()
+    assert all(list(network.state_dict()) == list(built(plan, 0).state_dict()) for network in networks)
+
+
 def test_a_copy_and_a_saved_state_are_whole() -> None:
     student = BranchedStudent(lambda seed: built(IMAGE, seed), 3).eval()
     x = shown(IMAGE)

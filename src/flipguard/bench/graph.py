@@ -10,7 +10,8 @@ from flipguard._nearest import nearest
 from flipguard.bench.node import Average, Node, Piece
 from flipguard.bench.plan import BenchSpec, NetworkPlan, PartPlan, Side, selected
 from flipguard.data import Augmentation, DataSet, class_places, subset
-from flipguard.methods import Graft, WeightInterpolation
+from flipguard.methods import WeightInterpolation
+from flipguard.methods.latent_be import OneToOne
 from flipguard.releases import material
 from flipguard.releases.resolved import build, card_of, laid_over, recipe_of, settled
 from flipguard.training.network import described, described_data
@@ -121,9 +122,9 @@ class Graph:
         plan, own = node.plan, self.set_of(node).classes
         if plan.keeps == "members" and node.pieces < 2:
             raise InputError(f"{place}.keeps is members, and {plan.method.name} trains one network.")
-        if plan.keeps == "members" and isinstance(node.method, Graft):
+        if plan.keeps == "members" and isinstance(node.method, OneToOne):
             raise InputError(
-                f"{place}.keeps is members, and {plan.method.name}'s branches are no networks of their own."
+                f"{place}.keeps is members, and {plan.method.name}'s members share their weights: they are one network."
             )
         if plan.keeps != "release" and node.recipe.average:
             raise InputError(f"{place}.train.average is a mean of what is released, and keeps is {plan.keeps}.")

@@ -21,7 +21,7 @@ EPILOG = """Examples:
 
   flipguard bench digits
 
-  flipguard bench cifar100 data.folder=DATA --device cuda --seed 0 --count
+  flipguard bench cifar100 data.folder=DATA --device cuda --seed 1 --count
 
   flipguard bench cifar100 --tables --out results/bench/cifar100"""
 

@@ -104,6 +104,15 @@ class BranchedStudent(nn.Module):
     def release(self) -> nn.Module:
         return self.branches.networks[0]
 
+    @property
+    def networks(self) -> list[nn.Module]:
+        """The branches as whole networks: the first, and copies of it in which the others' own parts stand."""
+        first, *others = self.branches.networks
+        copies = [copy.deepcopy(first) for _ in others]
+        for whole, other in zip(copies, others, strict=True):
+            whole.load_state_dict(first.state_dict() | other.state_dict())
+        return [first, *copies]
+
 
 class Recalled(nn.Module):
     """Stands for a module of the trunk: answers what the first network's has just answered, whatever it is given."""
