@@ -70,8 +70,9 @@ def happened(name: str, folder: Path, tries: int, chance: random.Random) -> Iter
         except NotAllowed as reason:
             print(f"{name}: not tried, {reason}", flush=True)
             return
-        except AssertionError as error:
-            print(f"{name}: {error}", flush=True)
+        except Exception as error:
+            # What was counted before stays: a scenario that breaks has not been survived.
+            print(f"{name}: {type(error).__name__}: {error}", flush=True)
             yield False
         else:
             yield True

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from flipguard import InputError, Predictions, compare, read_predictions
+from flipguard import InputError, Predictions, compare, matrix, read_predictions
 from flipguard.comparison.tables import compare_tables
 
 NAMES = ("cat", "dog", "bird")
@@ -135,8 +135,21 @@ def test_labels_of_one_file_alone_hold_for_both_and_that_is_said(tmp_path: Path)
     pq.write_table(pa.table(new), paths[1])
     (note,) = compare(*paths).notes
     assert note == f"{paths[0]} has no labels: those of {paths[1]} hold for both."
-    assert compare_tables(pl.DataFrame(bare), pl.DataFrame(new)).notes == [
-        "old has no labels: those of new hold for both."
+    for without in (pl.DataFrame(bare), pl.from_arrow(empty)):
+        found = compare_tables(without, pl.DataFrame(new))
+        assert found.notes == ["old has no labels: those of new hold for both."]
+
+
+def test_labels_of_one_version_alone_are_said_to_hold_in_a_matrix() -> None:
+    new = {"id": [0, 1, 2], "label": [0, 1, 1], "prediction": [0, 1, 0]}
+    bare = {"id": [2, 1, 0], "prediction": [1, 1, 1]}
+    assert matrix([bare, new, new]).notes == [
+        "version 1 has no labels: those of version 2 hold for both.",
+        "version 1 has no labels: those of version 3 hold for both.",
+    ]
+    other = {**new, "label": [0, 0, 0]}
+    assert matrix([new, other], labels="old").notes == [
+        "2 samples have other labels in the other file: those of old hold."
     ]
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from flipguard.comparison.engine import check_scores, engine
 from flipguard.comparison.measure import measured
+from flipguard.comparison.notes import whose_labels
 from flipguard.comparison.options import Options
 from flipguard.comparison.prepare import prepare
 from flipguard.comparison.result import Figure, Figures, Matrix
@@ -33,11 +34,14 @@ def matrix(versions: Sequence[Any], *, confidence: float = 0.95, memory: str | N
         for i, v in enumerate(versions)
     ]
     settings = Options(confidence=confidence, by=(), memory=memory, **options)
-    pairs = {(i, j): _pair(files[i], files[j], settings) for i in range(len(files)) for j in range(i + 1, len(files))}
+    found = {(i, j): _pair(files[i], files[j], settings) for i in range(len(files)) for j in range(i + 1, len(files))}
+    pairs = {place: pair for place, (pair, _) in found.items()}
     sizes = {pair.labelled for pair in pairs.values()}
     if not all(sizes):
         raise InputError("a matrix needs labels: without them no flip is negative.")
-    notes = [] if len(sizes) == 1 else ["the pairs share different numbers of samples; rates are over each pair's own."]
+    notes = list(dict.fromkeys(note for _, theirs in found.values() for note in theirs))
+    if len(sizes) > 1:
+        notes.append("the pairs share different numbers of samples; rates are over each pair's own.")
     updates = [pairs[i, i + 1] for i in range(len(files) - 1)]
     total = sum(pair.negative_flips for pair in updates)
     older_to_newer = [float(pair.negative_flip_rate) for pair in pairs.values() if pair.negative_flip_rate]
@@ -57,14 +61,14 @@ def matrix(versions: Sequence[Any], *, confidence: float = 0.95, memory: str | N
     )
 
 
-def _pair(old: Predictions, new: Predictions, options: Options) -> Figures:
+def _pair(old: Predictions, new: Predictions, options: Options) -> tuple[Figures, list[str]]:
     with engine(options.memory) as connection:
         prepared = prepare(connection, old, new, options)
         for predictions, view in ((old, "old_rows"), (new, "new_rows")):
             check_scores(connection, predictions, view)
         counted = prepared.count(on_missing=options.on_missing)
         one = counted.outcome * 0
-        return measured(counted.tally(one, 1).total(), confidence=options.confidence)
+        return measured(counted.tally(one, 1).total(), confidence=options.confidence), whose_labels(prepared)
 
 
 def _title(file: Predictions) -> str:

@@ -15,14 +15,18 @@ def notes_on(
     notes = list(prepared.notes)
     if prepared.old.source == prepared.new.source and not isinstance(prepared.old.source, pa.Table):
         notes.append("old and new are the same file.")
+    return [*notes, *whose_labels(prepared), *notes_on_counts(counted, whole, options, temperatures)]
+
+
+def whose_labels(prepared: Prepared) -> list[str]:
+    """Where the two files' own labels do not both hold."""
     labels = prepared.sources.plan.labels
     if labels in ("old", "new"):
         overruled = contradictions(prepared.sources)
-        if overruled:
-            notes.append(f"{overruled:,} samples have other labels in the other file: those of {labels} hold.")
-    elif not prepared.relabelled:
-        notes.extend(notes_on_labels((prepared.old.name, prepared.new.name), has_labels(prepared.sources)))
-    return [*notes, *notes_on_counts(counted, whole, options, temperatures)]
+        return [f"{overruled:,} samples have other labels in the other file: those of {labels} hold."] * bool(overruled)
+    if prepared.relabelled:
+        return []
+    return notes_on_labels((prepared.old.name, prepared.new.name), has_labels(prepared.sources))
 
 
 def notes_on_labels(names: tuple[str, str], labelled: tuple[bool, bool]) -> list[str]:

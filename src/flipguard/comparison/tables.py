@@ -68,11 +68,10 @@ def compare_tables(
     slices = {name: f"by_{i}" for i, name in enumerate(dict.fromkeys([*by, *([cluster] if cluster else [])]))}
     plan, left, right = _planned(sides, slices, options)
     table = counts(left, right, plan, checked=True).collect("pyarrow").to_native()
-    rows = [side.rows() for side in sides]
+    rows, labelled = zip(*(side.sizes() for side in sides), strict=True)
     _refuse(table, names, rows, on_missing=on_missing)
     files = [File(name=n, rows=r) for n, r in zip(names, rows, strict=True)]
-    labelled = ("label" in sides[0].columns, "label" in sides[1].columns)
-    notes = notes_on_labels(names, labelled) if labels == "agree" else []
+    notes = notes_on_labels(names, (labelled[0] > 0, labelled[1] > 0)) if labels == "agree" else []
     return _judged(table, slices, options, files, notes)
 
 
@@ -96,8 +95,11 @@ class _Side:
     def is_text(self, column: str) -> bool:
         return is_text(self.schema.field(column).type)
 
-    def rows(self) -> int:
-        return int(self.table.select(rows=nw.len()).collect("pyarrow").to_native()["rows"][0].as_py())
+    def sizes(self) -> tuple[int, int]:
+        """How many rows it has, and how many of them have a label."""
+        asked = {"rows": nw.len()} | ({"labels": nw.col("label").count()} if "label" in self.columns else {})
+        found = self.table.select(**asked).collect("pyarrow").to_native().to_pylist()[0]
+        return int(found["rows"]), int(found.get("labels", 0))
 
 
 def _planned(sides: list[_Side], slices: Mapping[str, str], options: Options) -> tuple[Plan, Any, Any]:
@@ -132,7 +134,7 @@ def _planned(sides: list[_Side], slices: Mapping[str, str], options: Options) ->
     return plan, tables[0], tables[1]
 
 
-def _refuse(table: pa.Table, names: tuple[str, str], rows: list[int], *, on_missing: str) -> None:
+def _refuse(table: pa.Table, names: tuple[str, str], rows: Sequence[int], *, on_missing: str) -> None:
     """Faults that the counts show, each with an example where there is one."""
     cell, number = table["cell"].to_numpy().astype(np.int64), table["count"].to_numpy().astype(np.int64)
     outcome = cell & 15
