@@ -158,11 +158,25 @@ def trunk_of(network: nn.Module, own: float) -> list[str]:
         blocks = [*_blocks("", network, flat=True)]
     if len(blocks) < 2:
         # No chain to fork in: the head alone is each branch's own.
-        blocks = [name for name, part in network.named_children() if any(True for _ in part.parameters())]
+        blocks = _parts("", network)
     if len(blocks) < 2:
         raise InputError("a network branches between two of its modules, and this one has no two of them.")
     kept = max(1, min(len(blocks) - 1, round(own * len(blocks))))
     return [*_before(network, blocks[-kept])]
+
+
+def _parts(name: str, module: nn.Module) -> list[str]:
+    """The modules with weights that a network consists of; of one that only wraps another, the other's.
+
+    >>> _parts("", nn.ModuleDict({"inside": nn.ModuleDict({"body": nn.Linear(2, 3), "head": nn.Linear(3, 2)})}))
+    ['inside.body', 'inside.head']
+    """
+    found = {
+        f"{name}.{child}" if name else child: inner
+        for child, inner in module.named_children()
+        if any(True for _ in inner.parameters())
+    }
+    return _parts(*next(iter(found.items()))) if len(found) == 1 else list(found)
 
 
 def _blocks(name: str, module: nn.Module, *, flat: bool) -> Iterator[str]:
