@@ -77,7 +77,7 @@ def happened(name: str, folder: Path, tries: int, chance: random.Random) -> Iter
         else:
             yield True
         finally:
-            shutil.rmtree(place)
+            shutil.rmtree(place, ignore_errors=True)
 
 
 def unbroken(folder: Path, *changes: str) -> Path:

@@ -77,6 +77,16 @@ def test_the_five_seeds_of_branches_in_words_are_their_runs() -> None:
     assert [line.split(" | ", 1)[1] for line in text.splitlines() if line.startswith("|") and "±" in line] == made
 
 
+def test_what_the_search_s_networks_did_on_the_test_set_is_its_record() -> None:
+    text = (ROOT / "results" / "README.md").read_text().split("## What branches give on five seeds")[1].split("## ")[0]
+    record = json.loads((ROOT / "results" / "graft_search.json").read_text())["test"]["rows"]
+    elodi, long, averaged, graft = (100 * row["relative_negative_flip_rate"] for row in record)
+    assert f"({long:.1f} and {averaged:.1f} against {elodi:.1f} on the test set)" in text
+    assert f"on the test set that same network has {graft:.1f}" in text
+    more = sorted(100 * (row["error_rate_new"] - record[0]["error_rate_new"]) for row in record[1:3])
+    assert f"with {more[0]:.1f} to {more[1]:.1f} points more error" in text
+
+
 BENCHES = sorted(path.parent for path in (ROOT / "results" / "bench").glob("*/runs.parquet"))
 
 

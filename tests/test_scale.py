@@ -52,7 +52,7 @@ def test_hours_by_hand(scale: ModuleType, monkeypatch: pytest.MonkeyPatch) -> No
     assert scale.hours(replace(update, members=4), speed, 1) == pytest.approx(84 + 14 + 35)
     # 12 bytes a parameter, 4 of each of 2 teachers, 19 a row.
     assert scale.memory_gb(update, "b", 23, teachers=2) == pytest.approx((17 * 20 + 23 * 19) / 1e9)
-    assert scale.cores(update, "b", 15 * 500.0) == pytest.approx(1.0)
+    assert scale.cores(update, "b", 15 * 320.0) == pytest.approx(1.0)
 
 
 def test_the_page_shows_what_the_script_prints(scale: ModuleType) -> None:

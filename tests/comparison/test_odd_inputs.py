@@ -149,7 +149,7 @@ def test_labels_of_one_version_alone_are_said_to_hold_in_a_matrix() -> None:
     ]
     other = {**new, "label": [0, 0, 0]}
     assert matrix([new, other], labels="old").notes == [
-        "2 samples have other labels in the other file: those of old hold."
+        "2 samples have other labels in version 2: those of version 1 hold."
     ]
 
 

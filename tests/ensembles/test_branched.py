@@ -165,6 +165,16 @@ def test_a_network_that_writes_over_the_fork_is_refused() -> None:
         student(torch.randn(2, 3))
 
 
+def test_weights_on_both_sides_of_the_fork_are_refused() -> None:
+    def tied(_: int) -> nn.Module:
+        network = nn.Sequential(nn.Sequential(nn.Linear(3, 3)), nn.ReLU(), nn.Sequential(nn.Linear(3, 3)))
+        network[2][0].weight = network[0][0].weight
+        return network
+
+    with pytest.raises(InputError, match=r"^2\.0\.weight is also a weight of what its branches would share"):
+        BranchedStudent(tied, 2)
+
+
 class _SharedLayer(nn.Module):
     """One activation for all blocks: it stands before the fork, and is called on both sides of it."""
 

@@ -135,7 +135,12 @@ def command(tmp_path: Path) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
         start = [sys.executable, "-m", "flipguard", "train", "spec.yaml", *more]
         pipe = subprocess.PIPE
         environment = {**os.environ, **SETTINGS}
-        begun.append(subprocess.Popen(start, cwd=tmp_path, env=environment, text=True, stdout=pipe, stderr=pipe))
+        # A shell's background job ignores Ctrl-C, and so would whatever it starts.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            begun.append(subprocess.Popen(start, cwd=tmp_path, env=environment, text=True, stdout=pipe, stderr=pipe))
+        finally:
+            signal.signal(signal.SIGINT, before)
         return begun[-1]
 
     yield begin

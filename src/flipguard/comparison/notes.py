@@ -20,13 +20,12 @@ def notes_on(
 
 def whose_labels(prepared: Prepared) -> list[str]:
     """Where the two files' own labels do not both hold."""
-    labels = prepared.sources.plan.labels
+    labels, names = prepared.sources.plan.labels, (prepared.old.name, prepared.new.name)
     if labels in ("old", "new"):
         overruled = contradictions(prepared.sources)
-        return [f"{overruled:,} samples have other labels in the other file: those of {labels} hold."] * bool(overruled)
-    if prepared.relabelled:
-        return []
-    return notes_on_labels((prepared.old.name, prepared.new.name), has_labels(prepared.sources))
+        holding, other = names if labels == "old" else reversed(names)
+        return [f"{overruled:,} samples have other labels in {other}: those of {holding} hold."] if overruled else []
+    return [] if prepared.relabelled else notes_on_labels(names, has_labels(prepared.sources))
 
 
 def notes_on_labels(names: tuple[str, str], labelled: tuple[bool, bool]) -> list[str]:

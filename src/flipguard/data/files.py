@@ -105,7 +105,7 @@ class ImageFiles:
         return open_image(self.folder / self.names[row], max_pixels=self.max_pixels)
 
     def decode(self, row: int) -> npt.NDArray[np.uint8]:
-        """One image as models are judged on it, uint8 (3, size, size): by Pillow, the same bits on any machine."""
+        """One image as models are judged on it, uint8 (3, size, size): by Pillow, and so the same on any machine."""
         image = self.open(row)
         width, height = image.size
         side = min(width, height) * self.size / self.resize
@@ -123,13 +123,8 @@ class ImageFiles:
         image = self.open(row)
         width, height = image.size
         left, top, right, bottom = random_box(width, height, uniform, scale=self.scale)
-        # Rounding may leave a box a hair wider than its image, beyond which Pillow would paint black.
-        part = image.crop(
-            (math.floor(left), math.floor(top), min(width, math.ceil(right)), min(height, math.ceil(bottom)))
-        )
-        pixels = torch.from_numpy(np.array(part)).permute(2, 0, 1)
-        if part.size == (self.size, self.size):
-            return pixels
+        (left, right), (top, bottom) = _whole(left, right, width), _whole(top, bottom, height)
+        pixels = torch.from_numpy(np.array(image.crop((left, top, right, bottom)))).permute(2, 0, 1)
         scaled: Tensor = functional.interpolate(
             pixels[None], (self.size, self.size), mode="bilinear", antialias=True, align_corners=False
         )
@@ -165,6 +160,16 @@ class ImageFiles:
             if isinstance(images, str):
                 raise InputError(images)
             yield images
+
+
+def _whole(low: float, high: float, size: int) -> tuple[int, int]:
+    """The nearest whole pixels, at least one of them.
+
+    >>> _whole(2.6, 7.4, 9), _whole(8.7, 9.0000001, 9)
+    ((3, 7), (8, 9))
+    """
+    first = min(round(low), size - 1)
+    return first, min(size, max(first + 1, round(high)))
 
 
 def _room(shape: tuple[int, ...]) -> Tensor:

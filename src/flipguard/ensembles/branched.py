@@ -25,6 +25,7 @@ class Branches(nn.Module):
         self.networks = nn.ModuleList(networks)
         self._names = list(trunk)
         self._trunk = [networks[0].get_submodule(name) for name in trunk]
+        _refuse_tied(networks[0], trunk)
         self._said: dict[int, Any] = {}
         self._at_fork: list[int] = []
         for network in networks[1:]:
@@ -129,6 +130,15 @@ class Recalled(nn.Module):
 
     def forward(self, *given: Any, **named: Any) -> Any:
         return self._said[self._place]
+
+
+def _refuse_tied(network: nn.Module, trunk: Sequence[str]) -> None:
+    """A weight on both sides of the fork would be one in the first network and two in the others."""
+    shared = {id(weight) for name in trunk for weight in network.get_submodule(name).parameters()}
+    inside = tuple(f"{name}." for name in trunk)
+    for name, weight in network.named_parameters(remove_duplicate=False):
+        if id(weight) in shared and not name.startswith(inside):
+            raise InputError(f"{name} is also a weight of what its branches would share: take another share for own.")
 
 
 def _share_parameters(first: nn.Module, other: nn.Module, trunk: Sequence[str]) -> None:
