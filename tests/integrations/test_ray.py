@@ -211,7 +211,7 @@ def test_a_node_that_is_killed_in_the_middle_of_a_member(
 
 def kill_worker(cluster: Cluster, task: str, node: int = 0) -> int:
     """The workers of a node that are at a task; Ray calls a process by what it does."""
-    found = [process for process in living(cluster, node) if process.cmdline()[0].startswith(f"ray::{task}")]
+    found = [process for process, line in living(cluster, node) if line.startswith(f"ray::{task}")]
     for process in found:
         process.kill()
     return len(found)
@@ -245,7 +245,7 @@ def test_a_driver_that_dies_and_machines_that_share_no_disk(
     run.kill()
     run.communicate()
     for _ in until("the workers have followed their driver"):
-        if not any("_do" in " ".join(process.cmdline()) for node in (0, 1) for process in living(cluster, node)):
+        if not any("_do" in line for node in (0, 1) for _, line in living(cluster, node)):
             break
     assert not list((tmp_path / "run").rglob("*.safetensors"))
     again = command(*arguments)
@@ -286,12 +286,13 @@ def test_a_client_from_outside_of_the_cluster(
     assert out.startswith("finished: run")
 
 
-def living(cluster: Cluster, node: int) -> list[psutil.Process]:
+def living(cluster: Cluster, node: int) -> list[tuple[psutil.Process, str]]:
+    """Each with its command line, which is asked for once: a moment later it may be gone."""
     found = []
     for process in cluster.processes(node):
         try:
-            if process.is_running() and process.cmdline():
-                found.append(process)
+            if process.is_running() and (line := process.cmdline()):
+                found.append((process, " ".join(line)))
         except (psutil.NoSuchProcess, psutil.ZombieProcess):
             continue
     return found
