@@ -87,6 +87,27 @@ def test_what_the_search_s_networks_did_on_the_test_set_is_its_record() -> None:
     assert f"with {more[0]:.1f} to {more[1]:.1f} points more error" in text
 
 
+AGNEWS = {
+    "agnews_focal": ("## Focal distillation's weights on AG News", (3, 4), "relative_negative_flip_rate", 1),
+    "agnews_growth": ("## Growing data on AG News", (2, 3), "negative_flip_rate", 2),
+}
+
+
+@pytest.mark.parametrize("name", AGNEWS)
+def test_our_columns_beside_the_papers_are_our_runs(name: str) -> None:
+    """Each pair of an error and a flip rate is that of one row of the bench."""
+    heading, columns, rate, digits = AGNEWS[name]
+    text = (ROOT / "results" / "README.md").read_text().split(heading)[1].split("## ")[0]
+    runs = pq.read_table(ROOT / "results" / "bench" / name / "runs.parquet").to_pandas()
+    mean = runs[runs["part"].str.startswith("test")].groupby(["part", "row", "seed"]).mean(numeric_only=True)
+    mean = 100 * mean.groupby(["part", "row"]).mean()[["error_rate_new", rate]]
+    made = {f"{error:.2f}, {flips:.{digits}f}" for error, flips in mean.to_numpy()}
+    rows = [line.split("|") for line in text.splitlines() if line.startswith("|")][2:]
+    said = [row[column].strip() for row in rows for column in columns]
+    assert len([cell for cell in said if cell]) >= 8
+    assert {cell for cell in said if cell} <= made
+
+
 BENCHES = sorted(path.parent for path in (ROOT / "results" / "bench").glob("*/runs.parquet"))
 
 
