@@ -193,10 +193,15 @@ def test_benches_share_networks(finished: Path, tmp_path: Path) -> None:
     assert {one.network for one in told} == {f"{side} held, seed {seed}" for side in ("old", "new") for seed in (3, 8)}
 
 
-def test_branches_are_kept_as_networks(tmp_path: Path) -> None:
+@pytest.mark.parametrize("average", [0, 2])
+def test_branches_are_kept_as_networks(average: int, tmp_path: Path) -> None:
     """What the old release's branches say can hold the new one: each is a network, and no two are alike."""
     networks = {
-        "boughs": {"method": {"name": "graft", "members": 3, "strength": 0.0}, "keeps": "members"},
+        "boughs": {
+            "method": {"name": "graft", "members": 3, "strength": 0.0},
+            "keeps": "members",
+            "train": {"average": average},
+        },
         "again": {"method": {"name": "graft", "members": 2}, "references": {"old": "boughs"}},
     }
     rows = {"boughs": "boughs", "again": {"old": "boughs.0", "new": "again"}}
@@ -296,12 +301,9 @@ WRONG = {
         },
         "latent_be's members share their weights: they are one network",
     ),
-    "a mean of members": (
-        {
-            "networks": {"a": {"method": "codistill_skl", "keeps": "members", "train": {"average": 1}}},
-            "rows": {"none": "a.0"},
-        },
-        "train.average is a mean of what is released, and keeps is members",
+    "a mean of snapshots": (
+        {"networks": {"a": {"keeps": "snapshots", "train": {"average": 1}}}, "rows": {"none": "a"}},
+        "train.average is a mean over epochs, and keeps is snapshots",
     ),
     "uneven cycles": (
         {"networks": {"a": {"train": {"cycles": 3}}}, "rows": {"none": "a"}},

@@ -14,7 +14,7 @@ from torch import distributed, nn
 from torch.distributed.tensor import DTensor
 
 from flipguard.data import DataSet, load_data, split_validation
-from flipguard.ensembles import NetworkReference, SingleStudent
+from flipguard.ensembles import JointStudent, NetworkReference, SingleStudent
 from flipguard.methods import build_method
 from flipguard.training import ModelSpec, Recipe, Seeds, train_network
 from flipguard.training.distributed import place
@@ -174,13 +174,18 @@ class Scaled(nn.Module):
 
 
 def refused() -> list[str]:
-    """What is said of a student that cannot be cut, and of one whose weights are to be averaged."""
+    """What is said of a student that cannot be cut, and of those of which a mean or every member is wanted."""
     none, recipe, found = build_method("none"), Recipe(batch_size=240), []
     run = begin_network(PERCEPTRON, digits(), none, recipe, seeds=Seeds.of(3))
     averaged = replace(run.job, sharded=True, recipe=replace(recipe, average=1))
-    for student, job in ((Scaled(), replace(run.job, sharded=True)), (PERCEPTRON.build(10, 3), averaged)):
+    pair = JointStudent([PERCEPTRON.build(10, seed) for seed in (3, 4)])
+    for student, job in (
+        (SingleStudent(Scaled()), replace(run.job, sharded=True)),
+        (SingleStudent(PERCEPTRON.build(10, 3)), averaged),
+        (pair, replace(run.job, sharded=True, all_members=True)),
+    ):
         try:
-            fit(SingleStudent(student), none, job)
+            fit(student, none, job)
         except InputError as error:
             found.append(str(error))
     return found

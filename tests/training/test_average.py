@@ -1,5 +1,6 @@
 """The mean of the last epochs' weights: what it is, that it survives a kill, and what it does not go with."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from flipguard.data import Augmentation, Batches, DataSet, load_data
+from flipguard.data import Augmentation, Batches, DataSet, load_data, split_validation
 from flipguard.ensembles import recompute_statistics
-from flipguard.methods import NoTreatment
+from flipguard.methods import CoDistillation, Graft, NoTreatment
 from flipguard.training import ModelSpec, Recipe, Seeds, begin_network, train_network
 from flipguard.training.state import Epoch
 from flipguard.types import InputError
@@ -77,6 +78,41 @@ def test_it_is_the_mean_of_the_last_epochs_with_statistics_of_its_own(digits: Da
         assert not torch.allclose(each[-1][name], released.state_dict()[name])
 
 
+@pytest.mark.parametrize("method", [Graft(members=3, strength=0.0), CoDistillation()], ids=["graft", "pair"])
+def test_every_member_is_a_mean_where_all_are_kept(digits: DataSet, method: Any, tmp_path: Path) -> None:
+    """The same updates, with the first alone kept and with all: the first is the same, the others are means, too."""
+
+    def begun(**options: Any) -> Any:
+        return begin_network(MODEL, digits, method, RECIPE, seeds=SEEDS, **options)
+
+    alone = begun()
+    each: list[list[dict[str, Tensor]]] = []
+
+    def keep(epoch: Epoch, network: nn.Module) -> None:
+        each.append([states(member) for member in alone.student.networks])
+
+    alone.on_epoch = keep
+    for _ in alone.updates():
+        pass
+    options: dict[str, Any] = {"all_members": True, "checkpoint": tmp_path / "state.safetensors", "checkpoint_every": 7}
+    moving = begun(**options).updates()
+    for _ in range(50):
+        next(moving)
+    moving.close()
+    together = begun(**options)
+    for _ in together.updates():
+        pass
+    members = together.members()
+    assert len(members) == len(each[0]) > 1
+    for place, member in enumerate(members):
+        for name, _ in member.named_parameters():
+            expected = torch.stack([epoch[place][name] for epoch in each[1:]]).mean(0)
+            torch.testing.assert_close(member.state_dict()[name], expected)
+    first = states(alone.released())
+    assert all(torch.equal(members[0].state_dict()[name], value) for name, value in first.items())
+    assert all(torch.equal(together.released().state_dict()[name], value) for name, value in first.items())
+
+
 @pytest.mark.parametrize("updates", [20, 45, 70])
 def test_a_run_that_is_cut_off_ends_with_the_same_bits(digits: DataSet, updates: int, tmp_path: Path) -> None:
     whole = states(
@@ -110,6 +146,28 @@ def test_a_run_without_it_keeps_its_name(digits: DataSet, tmp_path: Path) -> Non
 def test_what_it_does_not_go_with_is_said(digits: DataSet) -> None:
     with pytest.raises(InputError, match=r"average releases a mean .* take either"):
         run(digits, choose_epoch="validation")
+
+
+def test_all_members_are_those_of_a_student_of_several(digits: DataSet, tmp_path: Path) -> None:
+    held_out = split_validation(digits, size=100, seed=0)
+
+    def begun(method: Any, recipe: Recipe = RECIPE, **options: Any) -> Any:
+        return begin_network(MODEL, held_out, method, recipe, seeds=SEEDS, **options)
+
+    with pytest.raises(InputError, match="this one trains one network"):
+        begun(NoTreatment(), all_members=True)
+    with pytest.raises(InputError, match="an epoch is chosen by the network that is released"):
+        begun(CoDistillation(), replace(RECIPE, average=0), all_members=True, choose_epoch="validation")
+    state = tmp_path / "state.safetensors"
+    alone = begun(CoDistillation(), checkpoint=state)
+    moving = alone.updates()
+    for _ in range(50):
+        next(moving)
+    moving.close()
+    with pytest.raises(InputError, match="begun with all_members"):
+        alone.members()
+    with pytest.raises(InputError, match="averaged"):
+        begun(CoDistillation(), checkpoint=state, all_members=True).resume()
 
 
 @pytest.mark.parametrize(

@@ -120,10 +120,11 @@ def test_each_process_holds_half_of_everything(compared: list[Any]) -> None:
         assert shares[0] == shares[1]
 
 
-def test_a_single_number_and_a_mean_of_epochs_are_refused(compared: list[Any]) -> None:
+def test_a_single_number_a_mean_of_epochs_and_every_member_are_refused(compared: list[Any]) -> None:
     expected = [
         "network.scale is a single number, which cannot be sharded: leave train.sharded out, or make it a vector.",
         "average has no form for a student in pieces: train it whole, or leave average out.",
+        "all_members has no form for a student in pieces: train it whole.",
     ]
     assert [told["refused"] for told in compared] == [expected] * 2
 

@@ -126,8 +126,8 @@ class Graph:
             raise InputError(
                 f"{place}.keeps is members, and {plan.method.name}'s members share their weights: they are one network."
             )
-        if plan.keeps != "release" and node.recipe.average:
-            raise InputError(f"{place}.train.average is a mean of what is released, and keeps is {plan.keeps}.")
+        if plan.keeps == "snapshots" and node.recipe.average:
+            raise InputError(f"{place}.train.average is a mean over epochs, and keeps is snapshots, single ones.")
         if getattr(node.average, "alpha", None) == "validation" and "validation" not in material.held_out(self.data):
             raise InputError(
                 f"{place}: {plan.method.name} chooses alpha on the validation part, and the data has none."

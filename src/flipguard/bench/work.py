@@ -109,6 +109,7 @@ def _begin(shop: Shop, node: Node) -> Run:
         checkpoint=home / STATE,
         checkpoint_every=node.train.checkpoint_every,
         engine=for_one(node.train.engine),
+        all_members=node.plan.keeps == "members",
         on_epoch=_Snapshots(home, node) if node.plan.keeps == "snapshots" else None,
     )
 
@@ -145,11 +146,11 @@ class _Snapshots:
 
 
 def _pieces(shop: Shop, node: Node, run: Run) -> list[nn.Module]:
+    if node.plan.keeps == "members":
+        return run.members()
     released = run.released()
     if node.plan.keeps == "release":
         return [released]
-    if node.plan.keeps == "members":
-        return list(run.student.networks)
     return _Snapshots(shop.home(node), node).networks(len(shop.set_of(node).classes))
 
 

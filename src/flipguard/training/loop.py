@@ -12,7 +12,7 @@ from torch import nn
 
 from flipguard.data import ResidentBatches
 from flipguard.ensembles import recompute_statistics
-from flipguard.training import signals
+from flipguard.training import pace, signals
 from flipguard.training.accumulation import parts_of, whole_step
 from flipguard.training.at_once import AtOnce
 from flipguard.training.capture import Share
@@ -26,9 +26,6 @@ from flipguard.training.signals import Stopped
 from flipguard.training.state import Epoch, TrainingState
 from flipguard.types import Batch, InputError, Method, Reference, Step
 
-SAVE_SECONDS = 30.0
-"""A captured run saves no more often than this: a step takes milliseconds, and saving waits for the device."""
-
 
 @dataclass(frozen=True)
 class Job:
@@ -38,7 +35,8 @@ class Job:
     replayed, unless `engine` is "plain". `validate`, when given, is called with the network after each epoch and
     returns its error on validation samples; the epoch with the lowest is released, the first of several, instead of the
     last. `facts` describe the run: a checkpoint that was begun with others is refused. `sharded` cuts the student into
-    pieces, one for each process of a team; it says nothing when one process trains alone.
+    pieces, one for each process of a team; it says nothing when one process trains alone. With `all_members` every
+    network of a student of several is wanted at the end (`Run.members`), and `average` is a mean of each.
     """
 
     batches: Callable[[int, int], Iterable[Batch]]
@@ -52,6 +50,7 @@ class Job:
     resident: Callable[[], ResidentBatches] | None = None
     engine: Engine = "auto"
     sharded: bool = False
+    all_members: bool = False
 
 
 OnEpoch = Callable[[Epoch, nn.Module], None]
@@ -101,6 +100,15 @@ def in_turn(alive: "Sequence[Iterator[None]]") -> None:
         raise
 
 
+def _check_all_members(student: nn.Module, job: Job, *, sharded: bool) -> None:
+    if getattr(student, "networks", None) is None:
+        raise InputError("all_members keeps the networks of a student of several, and this one trains one network.")
+    if sharded:
+        raise InputError("all_members has no form for a student in pieces: train it whole.")
+    if job.validate is not None:
+        raise InputError("an epoch is chosen by the network that is released, and all_members keeps them all.")
+
+
 class Run:
     """One student on its way through training: `updates` moves it step by step to the end.
 
@@ -119,6 +127,8 @@ class Run:
         self.team = Team.gather(job.device, sharded=job.sharded)
         if self.team.sharded and job.recipe.average:
             raise InputError("average has no form for a student in pieces: train it whole, or leave average out.")
+        if job.all_members:
+            _check_all_members(student, job, sharded=self.team.sharded)
         self.team.check_batch(job.recipe.batch_size, job.recipe.accumulate)
         device = self.team.device(job.device)
         self.device = torch.device(device)
@@ -141,7 +151,7 @@ class Run:
         self.captured: Share | None = None
         self.casts: list[AtOnce] = []
         self.engine: Engine = "plain"
-        self.saved = time.perf_counter()
+        self.saved = pace.OF_THIS_PROCESS.clock()
         self._place: tuple[int, int] | None = None
 
     def updates(self) -> Iterator[None]:
@@ -169,8 +179,21 @@ class Run:
             self._place = self.state.load(path, self.job.facts) if path is not None and found else (0, 0)
         return self._place
 
+    def members(self) -> list[nn.Module]:
+        """Every network of a student of several, with its weights of the last epoch, or its mean of the last ones."""
+        if not self.job.all_members:
+            raise InputError("members are kept by a run that was begun with all_members.")
+        self.student.eval()
+        averaged = self.state.restore_mean(self.student)
+        networks: list[nn.Module] = list(self.student.networks)
+        for network in networks if averaged else ():
+            self._measure_statistics(network)
+        return networks
+
     def released(self) -> nn.Module:
         """The network to deploy, with the weights of the epoch that was chosen, or the mean of the last ones."""
+        if self.job.all_members:
+            return self.members()[0]
         self.student.eval()
         network = self._network()
         assert network is not None
@@ -208,13 +231,13 @@ class Run:
         self.end_epoch(epoch, began)
         signals.stop_if_asked()
 
-    def end_epoch(self, epoch: int, began: float) -> None:
-        """The epoch's record, and its checkpoint."""
+    def end_epoch(self, epoch: int, began: float, *, saves: bool | None = None) -> None:
+        """The epoch's record, and its checkpoint; `saves` is what runs that go together have agreed on."""
         job = self.job
         error = None
         if epoch >= job.recipe.epochs - job.recipe.average:
             with nullcontext() if self.captured is None else self.captured.turn():
-                self.state.add_to_mean(self.student.release())
+                self.state.add_to_mean(self.student if job.all_members else self.student.release())
         if self.captured is None or self.on_epoch is not None or job.validate is not None:
             self._look()
             self.student.eval()
@@ -231,18 +254,18 @@ class Run:
             # Nobody asks: the next epoch can be enqueued at once.
             with self.captured.turn():
                 self.state.forget()
-        if self.wants_saving():
+        if self.wants_saving() if saves is None else saves:
             self._look()
             self._save(epoch + 1, 0)
         elif epoch + 1 == job.recipe.epochs:
             self._look()
 
     def wants_saving(self) -> bool:
-        """Whether a state is to be saved where one may be."""
+        """Whether a state is to be saved where one may be; a captured run, of quick steps, saves seldom."""
         if self.job.checkpoint is None:
             return False
         at_once = self.captured is None or self.device.type == "cpu" or signals.asked()
-        return at_once or time.perf_counter() - self.saved > SAVE_SECONDS
+        return at_once or pace.OF_THIS_PROCESS.allows(self.saved)
 
     def save(self, epoch: int, done: int, began: float) -> float:
         """The state within an epoch that was gone on with at `began`; returns when it goes on from here."""
@@ -253,8 +276,9 @@ class Run:
 
     def _save(self, epoch: int, step: int) -> None:
         assert self.job.checkpoint is not None
-        self.state.save(self.job.checkpoint, epoch, step, self.job.facts)
-        self.saved = time.perf_counter()
+        with nullcontext() if self.captured is None else pace.OF_THIS_PROCESS.saving():
+            self.state.save(self.job.checkpoint, epoch, step, self.job.facts)
+        self.saved = pace.OF_THIS_PROCESS.clock()
 
     def _look(self) -> None:
         """Raises when a loss was not finite; of a captured run all that was enqueued is done afterwards."""

@@ -93,6 +93,7 @@ class RunOptions(TypedDict, total=False):
     choose_epoch: Literal["last", "validation"]
     engine: Engine
     sharded: bool
+    all_members: bool
     on_epoch: OnEpoch | None
 
 
@@ -103,7 +104,8 @@ def train_network(
 
     `choose_epoch="validation"` releases the epoch with the lowest error on the data's validation part; the test part is
     never looked at. On a GPU the step is captured where it can be (`engine`). Under a launcher each process trains on
-    its share of every batch and, when `sharded`, holds its share of the weights.
+    its share of every batch and, when `sharded`, holds its share of the weights. `all_members` is for those who begin a
+    run themselves and want every network of a student of several at its end (`Run.members`), each averaged if any is.
     """
     run = begin_network(model, data, method, recipe, seeds=seeds, **options)
     for _ in run.updates():
@@ -126,6 +128,7 @@ def begin_network(
     choose_epoch: Literal["last", "validation"] = "last",
     engine: Engine = "auto",
     sharded: bool = False,
+    all_members: bool = False,
     on_epoch: OnEpoch | None = None,
 ) -> Run:
     """The run of `train_network` before its first step, for those who let several take turns."""
@@ -162,6 +165,9 @@ def begin_network(
     facts = None
     if checkpoint is not None:
         facts = described(model, data, method, recipe, seeds, augmentation, choose_epoch=choose_epoch)
+        if all_members and recipe.average:
+            # The mean in its state is that of every member.
+            facts["averaged"] = "every member"
     job = Job(
         batches=batches,
         steps_per_epoch=batches(0, 0).steps,
@@ -174,6 +180,7 @@ def begin_network(
         resident=resident if isinstance(on_device.x, torch.Tensor | dict) and world == 1 else None,
         engine=engine,
         sharded=sharded,
+        all_members=all_members,
     )
     return Run(student, method, job, references or {}, on_epoch)
 

@@ -102,7 +102,7 @@ class TrainingState:
 
     @torch.no_grad()
     def add_to_mean(self, network: nn.Module) -> None:
-        """One more epoch's weights in the mean that is released. Nothing here waits for the device."""
+        """One more epoch's weights in the mean that is kept. Nothing here waits for the device."""
         self._averaged += 1
         for name, value in network.state_dict().items():
             if name not in self._mean or not value.is_floating_point():
@@ -111,7 +111,7 @@ class TrainingState:
                 self._mean[name].lerp_(value.detach(), 1 / self._averaged)
 
     def restore_mean(self, network: nn.Module) -> bool:
-        """Put the mean into the released network; False when there is none."""
+        """Put the mean into what it was taken of; False when there is none."""
         if self._mean:
             network.load_state_dict(self._mean)
         return bool(self._mean)

@@ -80,8 +80,14 @@ class Together:
                     began = [run.save(epoch, done, began) for run in self.runs][-1]
                 signals.stop_if_asked()
             yield
+        # One answer for all: runs that are saved at different places could not go on together.
+        saves = first.wants_saving()
         for run in self.runs:
-            run.end_epoch(epoch, began)
+            run.end_epoch(epoch, began, saves=saves)
+        if signals.asked() and not saves:
+            # Told to stop in the meantime.
+            for run in self.runs:
+                run.save(epoch + 1, 0, time.perf_counter())
         signals.stop_if_asked()
 
     def _join(self) -> CapturedStep:
