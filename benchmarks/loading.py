@@ -5,7 +5,8 @@
 
 Images are made once: JPEG files of ImageNet's usual size (500 × 375, about 100 KB), smooth with noise, in WebDataset
 shards. They are decoded and cut at random to 224 × 224 as in training, by so many worker processes; beside that stands
-how many images a second the network takes in plain training steps, on random images that are already there.
+how many images a second the network takes in plain training steps, on random images that are already there, and last
+both at once: the same steps on what the most workers decode meanwhile.
 """
 
 import argparse
@@ -95,12 +96,33 @@ def step_rate(model: str, batch: int, device: str, steps: int) -> float:
     split = Split(x, torch.randint(0, 1000, (len(x),), generator=generator), np.arange(len(x)))
     scale = Normalisation((0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
     data = DataSet("random", split, split, tuple(map(str, range(1000))), "image", scale)
+    return _trained(data, model, batch, device, steps)
+
+
+def fed_rate(folder: Path, workers: int, model: str, batch: int, device: str, steps: int) -> float:
+    """The same steps on images that so many workers decode meanwhile."""
+    data = load_data({"name": "webdataset", "workers": workers}, folder=folder)
+    parts = Augmentation(crop_padding=0)
+    return _trained(data, model, batch, device, min(steps, len(data.train) // batch - 2), parts)
+
+
+def _trained(
+    data: DataSet, model: str, batch: int, device: str, steps: int, augmentation: Augmentation | None = None
+) -> float:
     bf16 = "bf16" if device != "cpu" else "float32"
     recipe = Recipe(epochs=1, batch_size=batch, precision=bf16, channels_last=True)  # type: ignore[arg-type]
     spec = ModelSpec(model, {"stem": "imagenet"})
-    updates = begin_network(
-        spec, data, NoTreatment(), recipe, seeds=Seeds.of(0), device=device, engine="plain"
-    ).updates()
+    run = begin_network(
+        spec,
+        data,
+        NoTreatment(),
+        recipe,
+        seeds=Seeds.of(0),
+        augmentation=augmentation,
+        device=device,
+        engine="plain",
+    )
+    updates = run.updates()
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     for _ in range(2):
         next(updates)
@@ -134,7 +156,9 @@ def main() -> None:
         some = min(600, options.images // 20 * 20)
         core, judged = core_rate(Path(folder), some), core_rate(Path(folder), some, seed=None)
         rates = {w: decode_rate(Path(folder), w, min(options.batch, 64), options.seconds) for w in options.workers}
-    steps = step_rate(options.model, options.batch, device, options.steps)
+        steps = step_rate(options.model, options.batch, device, options.steps)
+        most = max(options.workers)
+        fed = fed_rate(Path(folder), most, options.model, options.batch, device, 2 * options.steps)
     name = torch.cuda.get_device_name() if gpu else platform.processor() or platform.machine()
     figures: dict[str, Any] = {
         "device": name,
@@ -147,6 +171,7 @@ def main() -> None:
         "model": options.model,
         "batch": options.batch,
         "trained_per_second": round(steps, 1),
+        "trained_while_decoding": {str(most): round(fed, 1)},
     }
     print(f"{name}, {cores} cores, images of {size / 1000:.0f} KB, load {figures['load_average']:.1f} before the steps")
     print(f"decoded by one core      {core:10.1f} images a second of its own time")
@@ -156,6 +181,7 @@ def main() -> None:
     for workers, rate in rates.items():
         print(f"decoded by {workers} workers   {rate:10.1f} images/s   {rate / steps:6.2f} of the step rate")
     print(f"{options.model}, batch {options.batch}     {steps:10.1f} images/s in training steps")
+    print(f"fed by {most} workers        {fed:10.1f} images/s   {fed / steps:6.2f} of the step rate")
     if options.out is not None:
         options.out.write_text(json.dumps(figures, indent=2) + "\n")
 

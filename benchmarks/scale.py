@@ -25,9 +25,9 @@ MEASURED_MS = {"plain loop": 14.0, "captured step": 5.12}
 """A training step of ResNet-18 (width 64) on 512 images of 32 × 32, bf16, one H200. Captured: results/members.json. The
 plain loop waits for the host: the mean of 9.7 and 18.3, the runs in results/members.json and results/growth.json."""
 
-DECODED_PER_CORE = 320.0
-"""JPEG images of 94 KB that a core decodes and cuts to 224 × 224 where all 16 of a machine do so. Reckoned: 4,102 / 16
-on the H200's machine, times 1.26 for what loading has gained since (benchmarks/README.md)."""
+DECODED_PER_CORE = 289.4
+"""JPEG images of 94 KB that a core decodes and cuts to 224 × 224 where all 16 of a machine do so: 4,630 / 16, measured
+on the H200's machine (results/loading.json)."""
 
 LEAST_ROWS = 32
 """Rows of a batch that a GPU must have to be kept busy; more processes than that leaves are no help."""

@@ -1,6 +1,7 @@
 """The arithmetic of docs/imagenet-scale.md, by hand, and that the page shows what the script prints."""
 
 import importlib.util
+import json
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -36,23 +37,35 @@ def test_networks_are_counted_as_their_papers_count_them(scale: ModuleType) -> N
     assert wide.kept_bytes == pytest.approx(large.kept_bytes, rel=0.01)
 
 
-def test_hours_by_hand(scale: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Networks of 2 and 5 operations an image, 7 images, 3 epochs, 2 members, 7·3/3600 operations a second."""
-    sizes = {"a": scale.Network(11, 2.0, 13.0), "b": scale.Network(17, 5.0, 19.0)}
-    monkeypatch.setattr(scale, "counted", lambda model, *_, **__: sizes[model])
-    update = scale.Update("toy", "a", "b", images=7, classes=3, epochs=3, batch=64, members=2)
-    speed = 7 * 3 / 3600
-    assert scale.member_hours(update, "a", speed) == pytest.approx(3 * 2)
-    assert scale.member_hours(update, "b", speed) == pytest.approx(3 * 5)
+def test_hours_by_hand(scale: ModuleType) -> None:
+    """7 images, 3 epochs, 2 members, and a GPU that takes an hour for an epoch of the smaller network's training."""
+    small, large = (scale.counted(name, 3) for name in ("resnet18", "resnet50"))
+    update = scale.Update("toy", "resnet18", "resnet50", images=7, classes=3, epochs=3, batch=64, members=2)
+    speed, times = 7 * 3 * small.flops / 3600, large.flops / small.flops
+    # So that two short members on one GPU are done before a long one.
+    assert 2 < times < 3
+    assert scale.member_hours(update, "resnet18", speed) == pytest.approx(3)
+    assert scale.member_hours(update, "resnet50", speed) == pytest.approx(3 * times)
     # 3 of its own and 2 teachers; a batch of 64 keeps two GPUs busy and no more.
-    assert [scale.student_hours(update, "b", speed, gpus) for gpus in (1, 2, 5)] == pytest.approx([25, 12.5, 12.5])
-    # Members of 15, 15, 6 and 6 hours: one after another, two at a time, and all at once.
-    assert [scale.members_hours(update, speed, gpus) for gpus in (1, 2, 3, 5)] == pytest.approx([42, 21, 15, 15])
-    assert scale.hours(update, speed, 1) == pytest.approx(42 + 10 + 25)
-    assert scale.hours(replace(update, members=4), speed, 1) == pytest.approx(84 + 14 + 35)
-    # 12 bytes a parameter, 4 of each of 2 teachers, 19 a row.
-    assert scale.memory_gb(update, "b", 23, teachers=2) == pytest.approx((17 * 20 + 23 * 19) / 1e9)
-    assert scale.cores(update, "b", 15 * 320.0) == pytest.approx(1.0)
+    student = 5 * times
+    found = [scale.student_hours(update, "resnet50", speed, gpus) for gpus in (1, 2, 5)]
+    assert found == pytest.approx([student, student / 2, student / 2])
+    # Two long members and two of 3 hours: one after another, in pairs, the short ones on the third GPU, all at once.
+    found = [scale.members_hours(update, speed, gpus) for gpus in (1, 2, 3, 5)]
+    assert found == pytest.approx([6 * times + 6, 3 * times + 3, 3 * times, 3 * times])
+    assert scale.hours(update, speed, 1) == pytest.approx(6 * times + 6 + 5 * times + 5)
+    assert scale.hours(replace(update, members=4), speed, 1) == pytest.approx(12 * times + 12 + 7 * times + 7)
+    # 12 bytes a parameter, 4 of each of 2 teachers, and what is kept of each of 23 rows.
+    bytes_held = large.parameters * 20 + 23 * large.kept_bytes
+    assert scale.memory_gb(update, "resnet50", 23, teachers=2) == pytest.approx(bytes_held / 1e9)
+    images = 2 * scale.DECODED_PER_CORE
+    assert scale.cores(update, "resnet50", 3 * large.flops * images) == pytest.approx(2.0)
+
+
+def test_what_a_core_decodes_was_measured(scale: ModuleType) -> None:
+    record = json.loads((ROOT / "results" / "loading.json").read_text())
+    measured = record["decoded_per_second"]["16"] / record["cores"]
+    assert pytest.approx(measured, abs=0.05) == scale.DECODED_PER_CORE
 
 
 def test_the_page_shows_what_the_script_prints(scale: ModuleType) -> None:
