@@ -60,14 +60,37 @@ def test_the_search_in_words_is_its_record() -> None:
         assert f"{flips:.1f} and {error:.1f}" in text, row
 
 
-def test_the_five_seeds_of_branches_in_words_are_their_runs() -> None:
-    text = (ROOT / "results" / "README.md").read_text().split("## What branches give on five seeds")[1].split("## ")[0]
-    runs = pq.read_table(ROOT / "results" / "bench" / "cifar100_front" / "runs.parquet").to_pandas()
+FRONTS = {
+    "What branches give on five seeds": ("cifar100_front", ("none", "elodi", "paragon_8", "graft_low", "again_2")),
+    "What an old release leaves behind": ("cifar100_front", ("none", "elodi", "treated", "line", "line_mean")),
+    "The same on CLINC-150, with small transformers": (
+        "clinc_small",
+        (
+            "none",
+            "elodi",
+            "paragon_8",
+            "fd_5",
+            "graft_low",
+            "line",
+            "treated",
+            "heir_branch",
+            "heir_branch_10",
+            "heir_5",
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("heading", FRONTS)
+def test_a_front_in_words_is_its_runs(heading: str) -> None:
+    name, rows = FRONTS[heading]
+    text = (ROOT / "results" / "README.md").read_text().split(f"## {heading}\n")[1].split("## ")[0]
+    runs = pq.read_table(ROOT / "results" / "bench" / name / "runs.parquet").to_pandas()
     seeds = runs[runs["part"] == "test"].groupby(["row", "seed"]).mean(numeric_only=True)
     mean, spread = seeds.groupby("row").mean(), seeds.groupby("row").std()
     flips = 100 * mean["relative_negative_flip_rate"]
     made = []
-    for row in ("none", "elodi", "paragon_8", "graft_low", "again_2"):
+    for row in rows:
         rates = (
             f"{100 * mean[rate][row]:.2f} ± {100 * spread[rate][row]:.2f}"
             for rate in ("error_rate_new", "relative_negative_flip_rate")
@@ -75,6 +98,19 @@ def test_the_five_seeds_of_branches_in_words_are_their_runs() -> None:
         share = f"{100 * (flips['none'] - flips[row]) / (flips['none'] - flips['elodi']):.0f} %"
         made.append(f"{mean['training_cost'][row]:.1f} | {' | '.join(rates)} | {'' if row == 'none' else share} |")
     assert [line.split(" | ", 1)[1] for line in text.splitlines() if line.startswith("|") and "±" in line] == made
+
+
+def test_loading_in_words_is_its_record() -> None:
+    record = json.loads((ROOT / "results" / "loading.json").read_text())
+    one, eight, sixteen = (f"{record['decoded_per_second'][workers]:,.0f}" for workers in ("1", "8", "16"))
+    trained, share = record["trained_per_second"], record["decoded_per_second"]["16"] / record["trained_per_second"]
+    benchmarks, scale = ((ROOT / page).read_text() for page in ("benchmarks/README.md", "docs/imagenet-scale.md"))
+    assert f"{one}, {eight} and {sixteen} images a second with 1, 8 and 16 workers, and {trained:,.0f} in" in benchmarks
+    assert f"16 workers come to {share:.2f} of it" in benchmarks
+    assert (
+        f"decoded {sixteen} images a second, and ResNet-50 took {trained:,.0f} in training steps: {share:.2f} of"
+        in scale
+    )
 
 
 def test_what_the_search_s_networks_did_on_the_test_set_is_its_record() -> None:
