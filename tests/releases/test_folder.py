@@ -148,6 +148,16 @@ def test_what_a_killed_process_left_half_written_is_removed(tmp_path: Path) -> N
         assert all(path.exists() for path in kept)
 
 
+def test_the_state_of_a_version_that_is_done_is_removed(tmp_path: Path) -> None:
+    """A process that is stopped between a version's card and the removal of its state leaves both."""
+    for place in ("versions/a/model.json", "versions/a/state.safetensors", "versions/b/state.safetensors"):
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / place).touch()
+    with RunFolder(tmp_path).held():
+        left = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.glob("versions/*/*"))
+        assert left == ["versions/a/model.json", "versions/b/state.safetensors"]
+
+
 def test_an_epoch_that_is_told_again_takes_the_place_of_what_stood_there(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     told = Metrics(path)

@@ -68,6 +68,16 @@ def test_a_member_that_exists_is_not_trained_again(data: DataSet, tmp_path: Path
     assert len(list(tmp_path.iterdir())) == 3
 
 
+def test_a_state_that_was_left_beside_its_member_goes(data: DataSet, tmp_path: Path) -> None:
+    """A process that is stopped between the two leaves both."""
+    first = fit_members(MLP, data, RECIPE, [1], folder=tmp_path, processes=1)
+    (home,) = tmp_path.iterdir()
+    shutil.copy(home / MEMBER, home / STATE)
+    again = fit_members(MLP, data, RECIPE, [1], folder=tmp_path, processes=1)
+    assert same(first[0], again[0])
+    assert [path.name for path in home.iterdir()] == [MEMBER]
+
+
 def test_a_member_that_another_run_is_at_is_waited_for(data: DataSet, tmp_path: Path) -> None:
     """Two runs that share a folder: the second neither trains the member too nor writes into the first one's files."""
     (done,) = fit_members(MLP, data, RECIPE, [1], folder=tmp_path / "done", processes=1)

@@ -102,10 +102,13 @@ class RunFolder:
                     place.rmdir()
 
     def _sweep(self) -> None:
-        """Remove what a killed process had begun to write beside its target; nobody else is writing now."""
+        """Remove what a process left that was stopped while it wrote or tidied up; nobody else is writing now."""
         for home in (".", "versions/*", "versions/*/*"):
             for left in self.path.glob(f"{home}/.*.part"):
                 left.unlink(missing_ok=True)
+        for card in self.path.glob(f"versions/*/{CARD}"):
+            # Of a version that is done: its state goes right after the card is written.
+            card.with_name(STATE).unlink(missing_ok=True)
 
     def adopt(self, spec: Mapping[str, Any]) -> None:
         """Write the resolved spec, which must not contradict the one that is there."""

@@ -6,7 +6,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -291,7 +291,13 @@ def _held(home: Path) -> Iterator[None]:
 def _keep(plan: MemberPlan, data: DataSet, seeds: Seeds, home: Path, run: Run) -> None:
     how = {"engine": run.state.engine, "versions": {"flipguard": __version__, "torch": torch.__version__}}
     save_checkpoint(home / MEMBER, run.released().state_dict(), {**_facts(plan, data, seeds), **how})
-    (home / STATE).unlink(missing_ok=True)
+    _drop_state(home)
+
+
+def _drop_state(home: Path) -> None:
+    """The state of a member that is done; where one was left and the folder can only be read, it stays."""
+    with suppress(OSError):
+        (home / STATE).unlink(missing_ok=True)
 
 
 def _on_one_device(plan: MemberPlan, data: DataSet, todo: list[tuple[Seeds, Path]], done: _Progress) -> None:
@@ -311,5 +317,7 @@ def _on_one_device(plan: MemberPlan, data: DataSet, todo: list[tuple[Seeds, Path
 
 def _load(plan: MemberPlan, data: DataSet, seeds: Seeds, home: Path) -> nn.Module:
     tensors, _ = load_checkpoint(home / MEMBER)
+    # A process that was stopped right after it had written the member may have left it.
+    _drop_state(home)
     network = plan.model.for_method(plan.method).build(len(data.classes), seeds.initialisation)
     return load_weights(network, tensors, home / MEMBER).eval()
