@@ -106,6 +106,41 @@ def test_costs_are_in_plain_trainings(finished: Path) -> None:
     assert rows["heir"].training_cost == pytest.approx(1 + 2 * forward_share() * old / new / rows_trained, rel=1e-3)
 
 
+@pytest.mark.parametrize(("augment", "views", "asked"), [(True, 3, 3), (True, 9, 5), (False, 3, 1)])
+def test_views_are_paid_for_once(augment: bool, views: int, asked: int) -> None:
+    """Of five epochs: a reference is asked of as many views as there are, and no more often than plainly."""
+    networks = {
+        "single": {},
+        "kd": {"method": "kd", "references": {"old": "single"}, "augment": augment},
+        "kept": {"method": "kd", "references": {"old": "single"}, "augment": augment, "train": {"views": views}},
+    }
+    rows = {name: {"old": "single", "new": name} for name in networks}
+    train = {"epochs": 5, "batch_size": 55}
+    found = graph(
+        data={"name": "digits", "per_class": 11, "augment": {"crop_padding": 1}},
+        networks=networks,
+        rows=rows,
+        train=train,
+    )
+    costs = Costs(found)
+    old, plain, kd, kept = (
+        pairs_of(found, name, 3)[0].new[0].node if place else pairs_of(found, name, 3)[0].old[0].node
+        for place, name in enumerate(("single", "single", "kd", "kept"))
+    )
+    answers = 110 * costs.answer(old)
+    assert costs.training(kd) == pytest.approx(costs.training(plain) + 5 * answers)
+    assert costs.training(kept) == pytest.approx(costs.training(plain) + asked * answers)
+
+
+def test_views_and_offline_do_not_go_together() -> None:
+    networks = {
+        "single": {},
+        "kd": {"method": "kd", "references": {"old": "single"}, "offline": True, "train": {"views": 2}},
+    }
+    with pytest.raises(InputError, match=r"networks\.kd: offline asks the references of plain samples"):
+        pairs_of(graph(networks=networks, rows={"kd": {"old": "single", "new": "kd"}}), "kd", 3)
+
+
 def forward_share() -> float:
     """An MLP of 64, 7 and 10 units: forward and weights' gradients of both layers, input's gradient of the second."""
     first, second = 64 * 7, 7 * 10

@@ -65,7 +65,8 @@ class Costs:
     def training(self, node: Node) -> float:
         """Operations of a whole training, its own steps and its references' answers, but not their training."""
         held_to = [(need, [self._form(p.node) for p in pieces]) for need, pieces in node.references.items()]
-        key = ("step", self._form(node), repr(node.method), node.recipe.batch_size, node.plan.offline, str(held_to))
+        asked = self._asked(node)
+        key = ("step", self._form(node), repr(node.method), node.recipe.batch_size, asked > 0, str(held_to))
         if key not in self._found:
             with torch.random.fork_rng(devices=[]):
                 self._found[key] = self._tried(node) if node.average is not None else self._step(node)
@@ -118,7 +119,7 @@ class Costs:
         for need, pieces in node.references.items():
             known = self._graph.set_of(pieces[0].node).classes
             places = class_places(known, data.classes)
-            if node.plan.offline:
+            if self._asked(node):
                 rows = torch.zeros(len(pieces), len(data.train), len(known))
                 references[need] = CachedReference(need, rows, classes=places)
             else:
@@ -150,11 +151,17 @@ class Costs:
     def _steps(recipe: Recipe, data: DataSet) -> int:
         return recipe.epochs * (len(data.train) // recipe.batch_size)
 
+    def _asked(self, node: Node) -> int:
+        """How often references are asked of each sample before the first step; 0 when they are asked at every step."""
+        views = node.recipe.views if self._graph.augmentation(node) is not None else min(1, node.recipe.views)
+        return 1 if node.plan.offline else min(views, node.recipe.epochs)
+
     def _extraction(self, node: Node) -> float:
-        if not node.plan.offline:
+        asked = self._asked(node)
+        if not asked:
             return 0.0
         each = sum(self.answer(piece.node) for pieces in node.references.values() for piece in pieces)
-        return each * len(self._graph.set_of(node).train)
+        return each * len(self._graph.set_of(node).train) * asked
 
     def _batch(self, rows: int, data: DataSet) -> Batch:
         shift = self._graph.augmentation()

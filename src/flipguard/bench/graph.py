@@ -90,6 +90,7 @@ class Graph:
             first = references["ensemble" if "ensemble" in references else "new"][0].node
             plan, model = plan.model_copy(update={"data": first.plan.data}), first.model
         self._add_set(plan.data, place)
+        recipe = recipe_of(train, f"{place}.train")
         node = Node(
             name,
             side,
@@ -98,7 +99,8 @@ class Graph:
             plan,
             model.for_method(method),
             method,
-            recipe_of(train, f"{place}.train"),
+            # Of views only those who have references know.
+            recipe if references else replace(recipe, views=0),
             train,
             references,
         )
@@ -128,6 +130,8 @@ class Graph:
             )
         if plan.keeps == "snapshots" and node.recipe.average:
             raise InputError(f"{place}.train.average is a mean over epochs, and keeps is snapshots, single ones.")
+        if plan.offline and node.recipe.views:
+            raise InputError(f"{place}: offline asks the references of plain samples, train.views of augmented ones.")
         if getattr(node.average, "alpha", None) == "validation" and "validation" not in material.held_out(self.data):
             raise InputError(
                 f"{place}: {plan.method.name} chooses alpha on the validation part, and the data has none."

@@ -24,6 +24,7 @@ class Batches:
     `shard` is (rank, world): each process takes every world-th row of each batch, so that together they see the batches
     of one process. `epochs` is the length of training, from which a batch's progress is computed. Image files are
     decoded by `workers` processes, by default as many as the data says, with random crops if there is an augmentation.
+    With `views` the augmentation of an epoch comes back so many epochs later.
 
     >>> split = Split(torch.zeros(5, 2), torch.tensor([0, 1, 0, 1, 0]), torch.arange(5).numpy())
     >>> [batch.index.tolist() for batch in Batches(split, 2)]
@@ -51,6 +52,7 @@ class Batches:
     channels_last: bool = False
     shard: tuple[int, int] = (0, 1)
     workers: int | None = None
+    views: int = 0
 
     def __post_init__(self) -> None:
         if isinstance(self.split.x, tuple):
@@ -114,8 +116,13 @@ class Batches:
         if isinstance(x, dict):
             return x
         if self.augmentation is not None:
-            x = self.augmentation(x, seed=self.augment_seed, epoch=self.epoch if epoch is None else epoch, index=index)
+            view = self.view(self.epoch if epoch is None else epoch)
+            x = self.augmentation(x, seed=self.augment_seed, epoch=view, index=index)
         return normalise(x, self.normalisation, dtype=self.dtype, channels_last=self.channels_last)
+
+    def view(self, epoch: "int | Tensor") -> "int | Tensor":
+        """Which draw of crops and flips an epoch shows."""
+        return epoch % self.views if self.views else epoch
 
     def _inputs(self, split: Split) -> "Iterator[tuple[Tensor, Tensor | dict[str, Tensor]]]":
         if isinstance(split.x, ImageFiles):

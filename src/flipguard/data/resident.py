@@ -58,7 +58,8 @@ class ResidentBatches:
         x, augmentation = self._like.split.x, self._like.augmentation
         if self._shown is not None and augmentation is not None and isinstance(x, Tensor):
             for rows, part in zip(self._order.split(8192), self._shown.split(8192), strict=True):
-                shown = augmentation(x[rows], seed=self._like.augment_seed, epoch=epoch, index=rows)
+                view = self._like.view(epoch)
+                shown = augmentation(x[rows], seed=self._like.augment_seed, epoch=view, index=rows)
                 part.copy_(shown.permute(0, 2, 3, 1))
         self._epoch.fill_(epoch)
         self._step.fill_(epoch * self.steps + step)

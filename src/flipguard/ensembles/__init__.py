@@ -10,7 +10,13 @@ from flipguard.ensembles.joint import JointStudent, StaleStudent
 from flipguard.ensembles.perturbations import Perturbation, as_perturbation
 from flipguard.ensembles.prefetched import Prefetched, prefetchable
 from flipguard.ensembles.quick import QuickReference, quickened
-from flipguard.ensembles.references import CachedReference, NetworkReference, OwnInputs, extract_logits
+from flipguard.ensembles.references import (
+    CachedReference,
+    NetworkReference,
+    OwnInputs,
+    ViewedReference,
+    extract_logits,
+)
 from flipguard.ensembles.spread import SpreadReference
 from flipguard.ensembles.students import SingleStudent, decay_groups
 from flipguard.ensembles.tempered import Tempered
@@ -33,6 +39,7 @@ __all__ = [
     "SpreadReference",
     "StaleStudent",
     "Tempered",
+    "ViewedReference",
     "as_perturbation",
     "average_weights",
     "batch_ensemble",

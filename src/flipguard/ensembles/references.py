@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from flipguard.ensembles.combine import features_and_logits, stacked
-from flipguard.types import Batch, InputError, Output
+from flipguard.types import Batch, InputError, Output, Reference
 
 
 class NetworkReference(nn.Module):
@@ -152,12 +152,38 @@ class CachedReference:
             raise InputError(
                 f"the reference '{self.name}' holds logits only: a method that needs features cannot use it."
             )
-        rows = batch.index.to(self.logits.device)
+        rows = self.rows(batch).to(self.logits.device)
         return Output(self.logits[:, rows].to(batch.index.device))
+
+    def rows(self, batch: Batch) -> Tensor:
+        """Where the batch's samples stand among the logits."""
+        return batch.index
+
+
+@dataclass(frozen=True)
+class ViewedReference(CachedReference):
+    """Logits of several augmented views of the training set, (M, V·N, C'), one view after another.
+
+    An epoch shows one view of every sample, the next epoch the next one, round and round: the reference saw what the
+    student sees, and was asked V times for each sample instead of once an epoch.
+    """
+
+    views: int = 1
+    steps_per_epoch: int = 1
+
+    def rows(self, batch: Batch) -> Tensor:
+        """By the epoch, which is known on the device alone in a captured step."""
+        samples = self.logits.shape[1] // self.views
+        return batch.index + batch.step // self.steps_per_epoch % self.views * samples
+
+    def __call__(self, batch: Batch, *, features: bool = False) -> Output:
+        said = super().__call__(batch, features=features)
+        # Kept in half precision they take half the room; the loss is computed in full.
+        return Output(said.logits.float())
 
 
 @torch.no_grad()
-def extract_logits(reference: NetworkReference, batches: Iterable[Batch]) -> Tensor:
+def extract_logits(reference: Reference, batches: Iterable[Batch]) -> Tensor:
     """(M, N, C) over batches that visit every row once, in any order."""
     parts, places = [], []
     for batch in batches:

@@ -164,6 +164,9 @@ class TrainPlan(Strict):
     floor: Annotated[float, Field(description="where the rate's fall ends, as a share of its peak")] = 0.0
     tail: Annotated[float, Field(description="the share of a cycle's steps, the last ones, taken at the floor")] = 0.0
     average: Annotated[int, Field(description="release the mean of the weights after each of the last epochs")] = 0
+    views: Annotated[
+        int, Field(description="augmented forms of each sample, of which the references are asked once; 0: new ones")
+    ] = 0
     precision: Literal["float32", "bf16"] = "float32"
     channels_last: bool = False
     accumulate: Annotated[int, Field(description="parts of a batch, one after another, for less memory")] = 1

@@ -132,7 +132,8 @@ def ensembles_of(
             range(turn, plan.members, len(models)),
             MemberPlan(
                 model,
-                recipe_of(plan.train),
+                # Members are held to nothing, and so know nothing of views.
+                replace(recipe_of(plan.train), views=0),
                 NoTreatment(label_smoothing=plan.train.label_smoothing or 0.0),
                 material.augmentation(task.plan.augment),
                 device or task.device,

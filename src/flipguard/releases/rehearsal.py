@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from flipguard.data import Batches, DataSet
-from flipguard.ensembles import NetworkReference, SingleStudent
+from flipguard.ensembles import CachedReference, NetworkReference, SingleStudent, extract_logits
 from flipguard.models import SplitClassifier, check_split
 from flipguard.releases import material
 from flipguard.releases.averaged import check_averaged
@@ -148,7 +148,13 @@ def _one_step(task: Task, model: ModelSpec, method: Any) -> None:
         return
     made = getattr(method, "student", None)
     student = SingleStudent(build_member(0)) if made is None else made(build_member, decay_all=True)
-    references = {need: _stand_in(task, need) for need in getattr(method, "needs", ())}
+    references: dict[str, Any] = {need: _stand_in(task, need) for need in getattr(method, "needs", ())}
+    if task.version.train is not None and task.version.train.views:
+        # A method that asks for more than logits is refused by what holds nothing else.
+        references = {
+            need: CachedReference(need, extract_logits(one, [batch]), classes=one.classes)
+            for need, one in references.items()
+        }
     method(student, references, batch)
 
 

@@ -17,6 +17,7 @@ from flipguard.training.distributed import own_device, place
 from flipguard.training.loop import Engine, Job, OnEpoch, Run
 from flipguard.training.model_spec import ModelSpec as ModelSpec
 from flipguard.training.recipe import Recipe
+from flipguard.training.views import kept_views, seen_views
 from flipguard.types import InputError, Method, Reference
 
 
@@ -68,7 +69,8 @@ def described(
 
 def _recipe(recipe: Recipe) -> dict[str, Any]:
     """Without what came later and is not used, so that a run from before goes on."""
-    return {name: value for name, value in asdict(recipe).items() if value or name not in ("floor", "tail", "average")}
+    later = ("floor", "tail", "average", "views")
+    return {name: value for name, value in asdict(recipe).items() if value or name not in later}
 
 
 def described_data(data: DataSet) -> dict[str, Any]:
@@ -141,6 +143,7 @@ def begin_network(
     torch.manual_seed(seeds.augment + rank * 1_000_003)
     device = own_device(device)
     on_device = data.train.to(device)
+    views = seen_views(recipe, references or {}, augmentation, on_device, world)
 
     def batches(epoch: int, start: int) -> Batches:
         return Batches(
@@ -157,6 +160,7 @@ def begin_network(
             device=device,
             channels_last=recipe.channels_last,
             shard=(rank, world),
+            views=views,
         )
 
     def resident() -> ResidentBatches:
@@ -182,7 +186,7 @@ def begin_network(
         sharded=sharded,
         all_members=all_members,
     )
-    return Run(student, method, job, references or {}, on_epoch)
+    return Run(student, method, job, kept_views(references or {}, batches(0, 0), recipe), on_epoch)
 
 
 def new_student(model: ModelSpec, classes: int, method: Method, recipe: Recipe, seeds: Seeds) -> nn.Module:

@@ -23,10 +23,12 @@ class Recipe:
     multiplies the rate by 0.1 at each third of training, as ELODI's 30-60-90. The whole schedule is gone through
     `cycles` times, for snapshot ensembles. `cosine` and `one_cycle` fall to `floor`, a share of their peak, and stay
     there for the last share `tail` of a cycle's steps. With `average` the mean of the weights after each of the last so
-    many epochs is released, its BatchNorm's statistics measured anew (SWA, Izmailov et al. 2018). BatchNorm and biases
-    are not decayed when `decay_all` is off. `accumulate` splits a batch into that many parts, one after another, and
-    `checkpoint_activations` computes each block's activations again in the backward pass: both for less memory. When
-    `clip_norm` is set, gradients are scaled down to at most that norm.
+    many epochs is released, its BatchNorm's statistics measured anew (SWA, Izmailov et al. 2018). With `views` a
+    network that is held to references meets so many augmented forms of each sample, again and again, and the references
+    are asked of each once, before the first step. BatchNorm and biases are not decayed when `decay_all` is off.
+    `accumulate` splits a batch into that many parts, one after another, and `checkpoint_activations` computes each
+    block's activations again in the backward pass: both for less memory. When `clip_norm` is set, gradients are scaled
+    down to at most that norm.
     """
 
     epochs: int = 16
@@ -43,6 +45,7 @@ class Recipe:
     floor: float = 0.0
     tail: float = 0.0
     average: int = 0
+    views: int = 0
     precision: Precision = "float32"
     channels_last: bool = False
     accumulate: int = 1
@@ -75,6 +78,8 @@ class Recipe:
             raise InputError(f"warmup {self.warmup} and tail {self.tail} leave no steps between them.")
         if not 0 <= self.average <= self.epochs:
             raise InputError(f"average must be between 0 and the {self.epochs} epochs, got {self.average}.")
+        if self.views < 0:
+            raise InputError(f"views must be at least 1, or 0 for new ones in each epoch, got {self.views}.")
         if self.clip_norm is not None and not self.clip_norm > 0:
             raise InputError(f"clip_norm must be above 0, or None, got {self.clip_norm}.")
         if self.epochs % self.cycles:

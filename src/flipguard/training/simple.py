@@ -58,6 +58,8 @@ def fit(
     recipe = recipe if epochs is None else replace(recipe, epochs=epochs)
     chosen = objective_of(method, options or {})
     _check_given(model, loader, old)
+    if recipe.views:
+        raise InputError("views needs to know what a loader shows next: use a training spec (flipguard train).")
     references = references_of(chosen, old, ensemble)
     where = device or str(next(model.parameters()).device)
     if not isinstance(loader, Sized):

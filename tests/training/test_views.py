@@ -1,0 +1,165 @@
+"""References that are asked once of every view: the same training where nothing is saved, and the views themselves."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import flipguard
+from flipguard.data import Augmentation, Batches, DataSet, ResidentBatches, load_data
+from flipguard.ensembles import CachedReference, NetworkReference, ViewedReference
+from flipguard.methods import BackwardCompatible, Elodi, FocalDistillation, NoTreatment
+from flipguard.training import ModelSpec, Recipe, Seeds, begin_network, train_network
+from flipguard.types import InputError
+
+MODEL = ModelSpec("cnn", {"width": 4})
+RECIPE = Recipe(epochs=3, batch_size=64, learning_rate=0.2)
+SHIFT = Augmentation(crop_padding=2, flip=True)
+SEEDS = Seeds.of(5)
+
+
+@pytest.fixture(scope="module")
+def digits() -> DataSet:
+    torch.set_num_threads(1)
+    return load_data("digits")
+
+
+def members(seeds: tuple[int, ...] = (11, 12)) -> NetworkReference:
+    """Untrained, and sure of themselves: what they say depends on what they see."""
+    networks = [MODEL.build(10, seed) for seed in seeds]
+    for network in networks:
+        network.head.weight.data *= 20
+    return NetworkReference("ensemble", networks)
+
+
+def trained(digits: DataSet, **changes: Any) -> nn.Module:
+    recipe = replace(RECIPE, **changes.pop("recipe", {}))
+    options = {"references": {"ensemble": members()}, "augmentation": SHIFT, **changes}
+    return train_network(MODEL, digits, options.pop("method", Elodi()), recipe, seeds=SEEDS, **options)
+
+
+def assert_same(one: nn.Module, other: nn.Module) -> None:
+    """Up to rounding: a reference is asked of other samples beside each."""
+    for (name, value), found in zip(one.state_dict().items(), other.state_dict().values(), strict=True):
+        torch.testing.assert_close(value, found, rtol=1e-3, atol=1e-4, msg=name)
+
+
+def differ(one: nn.Module, other: nn.Module) -> bool:
+    pairs = zip(one.parameters(), other.parameters(), strict=True)
+    return any(bool((a - b).abs().max() > 1e-2) for a, b in pairs)
+
+
+def test_as_many_views_as_epochs_are_the_training_without(digits: DataSet) -> None:
+    plain = trained(digits)
+    assert_same(trained(digits, recipe={"views": 3}), plain)
+    assert_same(trained(digits, recipe={"views": 8}), plain)
+    assert differ(trained(digits, recipe={"views": 1}), plain)
+
+
+def test_without_augmentation_there_is_one_view_and_nothing_changes(digits: DataSet) -> None:
+    plain = trained(digits, augmentation=None)
+    assert_same(trained(digits, augmentation=None, recipe={"views": 5}), plain)
+    begun = begin_network(
+        MODEL, digits, Elodi(), replace(RECIPE, views=5), seeds=SEEDS, references={"ensemble": members()}
+    )
+    kept = begun.references["ensemble"]
+    assert isinstance(kept, ViewedReference)
+    assert kept.logits.shape == (2, len(digits.train), 10)
+
+
+def test_who_is_held_to_nothing_knows_no_views(digits: DataSet) -> None:
+    plain, asked = (trained(digits, method=NoTreatment(), references={}, recipe={"views": views}) for views in (0, 1))
+    assert all(torch.equal(a, b) for a, b in zip(plain.parameters(), asked.parameters(), strict=True))
+
+
+def test_a_reference_says_of_each_batch_what_its_networks_say_of_it(digits: DataSet) -> None:
+    """In every epoch, in the loop's batches and in those that live on the device; the second view is another."""
+    networks = members()
+    begun = begin_network(
+        MODEL,
+        digits,
+        Elodi(),
+        replace(RECIPE, epochs=5, views=2),
+        seeds=SEEDS,
+        references={"ensemble": networks},
+        augmentation=SHIFT,
+    )
+    kept = begun.references["ensemble"]
+    assert begun.job.resident is not None
+    resident = begun.job.resident()
+    for epoch in range(5):
+        batch = list(begun.job.batches(epoch, 0))[1]
+        resident.seek(epoch, 1)
+        current = resident.current()
+        assert torch.equal(current.index, batch.index)
+        torch.testing.assert_close(current.x, batch.x)
+        for seen in (batch, current):
+            torch.testing.assert_close(kept(seen).logits, networks(seen).logits, rtol=1e-4, atol=1e-5)
+    whole = [replace(begun.job.batches(epoch, 0), order_seed=None, drop_last=False) for epoch in range(5)]
+    views = [torch.cat([batch.x for batch in batches]) for batches in whole]
+    assert torch.equal(views[0], views[2])
+    assert torch.equal(views[1], views[3])
+    assert not torch.equal(views[0], views[1])
+
+
+def test_it_goes_on_after_a_kill(digits: DataSet, tmp_path: Path) -> None:
+    whole = trained(digits, recipe={"views": 2, "epochs": 4})
+
+    def begin(views: int = 2) -> Any:
+        return begin_network(
+            MODEL,
+            digits,
+            Elodi(),
+            replace(RECIPE, epochs=4, views=views),
+            seeds=SEEDS,
+            references={"ensemble": members()},
+            augmentation=SHIFT,
+            checkpoint=tmp_path / "state.safetensors",
+            checkpoint_every=3,
+        )
+
+    for done, _ in enumerate(begin().updates()):
+        if done == 30:
+            break
+    again = begin()
+    assert again.resume() > (0, 0)
+    for _ in again.updates():
+        pass
+    assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), again.released().parameters(), strict=True))
+    with pytest.raises(InputError, match="views"):
+        begin(views=3).resume()
+
+
+def test_a_reference_that_is_no_network_stays_as_it_is(digits: DataSet) -> None:
+    cached = CachedReference("old", torch.randn(1, len(digits.train), 10, generator=torch.Generator().manual_seed(3)))
+    one, other = (
+        trained(digits, method=FocalDistillation(), references={"old": cached}, recipe={"views": views})
+        for views in (0, 1)
+    )
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+
+
+def test_bad_input(digits: DataSet) -> None:
+    with pytest.raises(InputError, match="views must be at least 1, or 0"):
+        Recipe(views=-1)
+    with pytest.raises(InputError, match="not stored logits"):
+        trained(digits, method=BackwardCompatible(), references={"old": members((3,))}, recipe={"views": 2})
+    loader = DataLoader(TensorDataset(digits.train.x.float(), digits.train.y), batch_size=64)
+    with pytest.raises(InputError, match="views needs to know what a loader shows next"):
+        flipguard.fit(MODEL.build(10, 1), loader, method="kd", old=MODEL.build(10, 2), recipe=Recipe(views=2))
+
+
+def test_views_come_round_in_batches(digits: DataSet) -> None:
+    like = Batches(digits.train, 64, order_seed=3, augmentation=SHIFT, drop_last=True, epochs=7, views=3)
+    plain = replace(like, views=0)
+    for epoch, view in ((0, 0), (4, 1), (6, 0)):
+        index = next(replace(like, epoch=epoch).indices())
+        expected = replace(plain, epoch=view).prepare(digits.train.x[index], index)
+        assert torch.equal(next(iter(replace(like, epoch=epoch))).x, expected)
+        resident = ResidentBatches(like)
+        resident.seek(epoch, 0)
+        assert torch.equal(resident.current().x, expected)
