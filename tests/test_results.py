@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from flipguard.bench.read import read_bench
 from flipguard.bench.run import write_tables
 
 ROOT = Path(__file__).parent.parent
@@ -98,6 +99,46 @@ def test_a_front_in_words_is_its_runs(heading: str) -> None:
         share = f"{100 * (flips['none'] - flips[row]) / (flips['none'] - flips['elodi']):.0f} %"
         made.append(f"{mean['training_cost'][row]:.1f} | {' | '.join(rates)} | {'' if row == 'none' else share} |")
     assert [line.split(" | ", 1)[1] for line in text.splitlines() if line.startswith("|") and "±" in line] == made
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        ("100 101 --rows graft_low graft_low_3 graft_deep graft_near graft_three --at-most 23.0", "graft_low"),
+        ("100 101 --rows again_2 again_3 --at-most 23.0", "again_2"),
+        ("100 101 --rows again_2 again_3 --at-most 27.3", "again_2"),
+        ("100 101 --rows graft_low graft_three --at-most 28", "graft_three"),
+        ("100 --rows heir_5 heir_branch heir_branch_1 treated line line_1 --at-most 24.4", "treated"),
+    ],
+)
+def test_the_choices_follow_from_the_rule(rule: str, expected: str) -> None:
+    """Those that the results tell of, and one each by error and by flips."""
+    assert expected in (ROOT / "results" / "README.md").read_text()
+    done = _choose(rule)
+    assert (done.returncode, done.stdout) == (0, f"{expected}\n")
+
+
+def test_a_choice_needs_every_seed() -> None:
+    done = _choose("100 101 --rows heir_5 heir_branch --at-most 24.4")
+    assert done.returncode == 1
+    assert done.stderr.endswith("has no validation figures of heir_branch for seed 101.\n")
+
+
+def _choose(rule: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "recipes/choose.py", "results/bench/cifar100_front_search", "--seeds", *rule.split()]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+
+
+def test_what_is_still_to_be_run_can_be() -> None:
+    """Each row that the script asks for is one of its bench, also the choice, whichever it is."""
+    script = (ROOT / "recipes" / "evidence.sh").read_text()
+    candidates = re.search(r"^NEW=\((.*)\)$", script, re.MULTILINE)
+    assert candidates is not None
+    front, clinc = (read_bench(ROOT / "recipes" / "bench" / f"{name}.yaml") for name in ("cifar100_front", "clinc"))
+    named = re.search(r'bench clinc \$seed (.*) "\$CHOSEN"', script)
+    assert named is not None
+    assert {*candidates[1].split(), *named[1].split()} <= front.rows.keys() & clinc.rows.keys()
+    subprocess.run(["bash", "-n", str(ROOT / "recipes" / "evidence.sh")], check=True)
 
 
 def test_loading_in_words_is_its_record() -> None:

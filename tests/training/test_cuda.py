@@ -173,6 +173,20 @@ def test_methods_with_an_ensemble_are_captured(name: str) -> None:
     assert distance(captured, plain) < 0.1
 
 
+def test_views_are_captured() -> None:
+    """Two views over two epochs are what is shown without; one view is another training."""
+    networks = [MODEL.build(C, 10 + j).cuda().eval() for j in range(3)]
+    references = {"ensemble": NetworkReference("ensemble", networks)}
+    recipe = replace(RECIPE, epochs=2)
+    plain, _ = trained("plain", build_method("elodi"), recipe, references)
+    kept, was_captured = trained("captured", build_method("elodi"), replace(recipe, views=2), references)
+    assert was_captured
+    print("views", distance(kept, plain))
+    assert distance(kept, plain) < 0.1
+    other, _ = trained("captured", build_method("elodi"), replace(recipe, views=1), references)
+    assert distance(other, plain) > 2 * distance(kept, plain)
+
+
 def test_members_are_those_trained_alone() -> None:
     alone = trained("captured", seed=2)[0]
     together = fit_members(MODEL, images(), RECIPE, [1, 2, 3], augmentation=Augmentation(), device="cuda")

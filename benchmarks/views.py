@@ -1,0 +1,79 @@
+"""Seconds of a student that is held to an ensemble, its references asked at every step or once of each view. One run.
+
+    python benchmarks/views.py                                          # a minute on a CPU
+    python benchmarks/views.py --device cuda --rows 45000 --width 32 --batch 512 --epochs 32 --precision bf16
+
+Both sides take turns, and the fastest of `--runs` counts. Images are random ones of CIFAR's size: speed does not depend
+on what they show. Beside the seconds stands the ratio of the operations, a step taken as three forward passes and an
+answer of each member as one.
+"""
+
+import argparse
+import time
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from flipguard.data import Augmentation, DataSet, Split
+from flipguard.ensembles import NetworkReference
+from flipguard.methods import Elodi
+from flipguard.training import ModelSpec, Recipe, Seeds, train_network
+from flipguard.types import Normalisation
+
+CLASSES = 100
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--model", default="resnet18")
+    parser.add_argument("--width", type=int, default=4)
+    parser.add_argument("--members", type=int, default=8)
+    parser.add_argument("--rows", type=int, default=512)
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--epochs", type=int, default=16)
+    parser.add_argument("--views", type=int, default=4)
+    parser.add_argument("--precision", default="float32")
+    parser.add_argument("--runs", type=int, default=2)
+    options = parser.parse_args()
+    seconds: dict[int, list[float]] = {0: [], options.views: []}
+    for _ in range(options.runs):
+        for views, took in seconds.items():
+            took.append(trained(options, views))
+    plain, kept = (min(took) for took in seconds.values())
+    counted = (1 + options.members / 3) / (1 + options.members * options.views / options.epochs / 3)
+    print(f"asked at every step          {plain:8.2f} s")
+    print(f"asked once of {options.views} views        {kept:8.2f} s")
+    print(f"ratio                        {plain / kept:8.2f} x ({counted:.2f} x in operations)")
+
+
+def trained(options: Any, views: int) -> float:
+    """A training from its references' first answer to its last step."""
+    generator = np.random.default_rng(0)
+    x = torch.from_numpy(generator.integers(0, 256, (options.rows, 3, 32, 32), dtype=np.uint8))
+    split = Split(x, torch.from_numpy(generator.integers(0, CLASSES, options.rows)), np.arange(options.rows))
+    names = tuple(f"c{i}" for i in range(CLASSES))
+    data = DataSet("random", split, split, names, "image", normalisation=Normalisation((0.5,) * 3, (0.25,) * 3))
+    model = ModelSpec(options.model, {"width": options.width})
+    recipe = Recipe(epochs=options.epochs, batch_size=options.batch, precision=options.precision, clip_norm=5.0)
+    members = NetworkReference("ensemble", [model.build(CLASSES, 1 + j) for j in range(options.members)])
+    began = time.perf_counter()
+    train_network(
+        model,
+        data,
+        Elodi(),
+        replace(recipe, views=views, channels_last=True),
+        seeds=Seeds.of(0),
+        references={"ensemble": members.to(options.device)},
+        augmentation=Augmentation(),
+        device=options.device,
+    )
+    if options.device != "cpu":
+        torch.cuda.synchronize()
+    return time.perf_counter() - began
+
+
+if __name__ == "__main__":
+    main()
