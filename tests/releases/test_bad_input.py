@@ -50,6 +50,11 @@ def chain(*versions: dict[str, Any]) -> dict[str, Any]:
     return {"old": None, "new": None, "versions": list(versions)}
 
 
+def test_views_are_of_logits_alone(small: Make, tmp_path: Path) -> None:
+    """Found before the old version is trained for a method that cannot have its head."""
+    assert_refused(small("method.name=bct", "train.views=2"), tmp_path / "run", "not stored logits")
+
+
 def started(width: int, init: Path) -> dict[str, Any]:
     return {"model": {"name": "mlp", "hidden": [width], "init": str(init)}}
 

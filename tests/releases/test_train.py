@@ -62,6 +62,17 @@ def finished(tmp_path_factory: pytest.TempPathFactory, small: Make) -> Path:
     return folder
 
 
+def test_views_without_augmentation_change_the_cost_alone(small: Make, tmp_path: Path) -> None:
+    """The student is the same up to rounding, and both runs share their members."""
+    store = tmp_path / "store"
+    for views in (0, 3):
+        train(small(*ELODI, f"train.views={views}", f"members={store}"), tmp_path / str(views))
+    assert len(list(store.iterdir())) == 6
+    plain, kept = (weights(tmp_path / str(views)) for views in (0, 3))
+    for name, value in plain.items():
+        torch.testing.assert_close(kept[name], value, rtol=1e-3, atol=1e-4)
+
+
 def test_the_folder_holds_all_that_a_release_needs(finished: Path) -> None:
     for version in ("old", "new"):
         home = finished / "versions" / version

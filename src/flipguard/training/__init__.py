@@ -2,7 +2,8 @@
 
 from flipguard.training.calibrate import calibrated
 from flipguard.training.errors import TrainingError
-from flipguard.training.loop import Job, Run, fit, take_turns
+from flipguard.training.job import Job
+from flipguard.training.loop import Run, fit, take_turns
 from flipguard.training.members import fit_members
 from flipguard.training.model_spec import ModelSpec
 from flipguard.training.network import Seeds, as_predictions, begin_network, predict_logits, train_network

@@ -1,16 +1,13 @@
 """The one loop: every method, every student, on a CPU, a GPU, or several processes under an existing launcher."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from flipguard.data import ResidentBatches
 from flipguard.ensembles import recompute_statistics
 from flipguard.training import pace, signals
 from flipguard.training.accumulation import parts_of, whole_step
@@ -18,42 +15,14 @@ from flipguard.training.at_once import AtOnce
 from flipguard.training.capture import Share
 from flipguard.training.distributed import Team
 from flipguard.training.engines import Engine, check_engine, engine_to_use, own_step
-from flipguard.training.errors import TrainingError, Watch, memory_explained
+from flipguard.training.errors import Watch, memory_explained
+from flipguard.training.job import Job, OnEpoch, check_all_members
 from flipguard.training.memory import recomputed
-from flipguard.training.recipe import Recipe, build_optimiser, rate
+from flipguard.training.recipe import build_optimiser, rate
 from flipguard.training.sharding import Sharded
 from flipguard.training.signals import Stopped
-from flipguard.training.state import Epoch, TrainingState
+from flipguard.training.state import TrainingState
 from flipguard.types import Batch, InputError, Method, Reference, Step
-
-
-@dataclass(frozen=True)
-class Job:
-    """What to train on: `batches(epoch, start)` yields an epoch's batches from step `start` on, always the same ones.
-
-    `resident` makes the same batches where they are found on the device: with it a step on a GPU is captured and
-    replayed, unless `engine` is "plain". `validate`, when given, is called with the network after each epoch and
-    returns its error on validation samples; the epoch with the lowest is released, the first of several, instead of the
-    last. `facts` describe the run: a checkpoint that was begun with others is refused. `sharded` cuts the student into
-    pieces, one for each process of a team; it says nothing when one process trains alone. With `all_members` every
-    network of a student of several is wanted at the end (`Run.members`), and `average` is a mean of each.
-    """
-
-    batches: Callable[[int, int], Iterable[Batch]]
-    steps_per_epoch: int
-    recipe: Recipe
-    device: str = "cpu"
-    checkpoint: Path | None = None
-    checkpoint_every: int = 200
-    facts: Mapping[str, Any] | None = None
-    validate: Callable[[nn.Module], float] | None = None
-    resident: Callable[[], ResidentBatches] | None = None
-    engine: Engine = "auto"
-    sharded: bool = False
-    all_members: bool = False
-
-
-OnEpoch = Callable[[Epoch, nn.Module], None]
 
 
 def fit(
@@ -100,15 +69,6 @@ def in_turn(alive: "Sequence[Iterator[None]]") -> None:
         raise
 
 
-def _check_all_members(student: nn.Module, job: Job, *, sharded: bool) -> None:
-    if getattr(student, "networks", None) is None:
-        raise InputError("all_members keeps the networks of a student of several, and this one trains one network.")
-    if sharded:
-        raise InputError("all_members has no form for a student in pieces: train it whole.")
-    if job.validate is not None:
-        raise InputError("an epoch is chosen by the network that is released, and all_members keeps them all.")
-
-
 class Run:
     """One student on its way through training: `updates` moves it step by step to the end.
 
@@ -128,7 +88,7 @@ class Run:
         if self.team.sharded and job.recipe.average:
             raise InputError("average has no form for a student in pieces: train it whole, or leave average out.")
         if job.all_members:
-            _check_all_members(student, job, sharded=self.team.sharded)
+            check_all_members(student, job, sharded=self.team.sharded)
         self.team.check_batch(job.recipe.batch_size, job.recipe.accumulate)
         device = self.team.device(job.device)
         self.device = torch.device(device)
@@ -353,6 +313,3 @@ class Run:
             nn.utils.clip_grad_norm_(self.student.parameters(), self.job.recipe.clip_norm)
         self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
-
-
-__all__ = ["Engine", "Job", "OnEpoch", "Run", "TrainingError", "fit", "take_turns"]

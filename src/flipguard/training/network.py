@@ -14,7 +14,9 @@ from flipguard.data import Augmentation, Batches, DataSet, ResidentBatches
 from flipguard.ensembles import SingleStudent
 from flipguard.predictions import Predictions
 from flipguard.training.distributed import own_device, place
-from flipguard.training.loop import Engine, Job, OnEpoch, Run
+from flipguard.training.engines import Engine
+from flipguard.training.job import Job, OnEpoch
+from flipguard.training.loop import Run
 from flipguard.training.model_spec import ModelSpec as ModelSpec
 from flipguard.training.recipe import Recipe
 from flipguard.training.views import kept_views, seen_views

@@ -12,7 +12,7 @@ from torch.utils.data import Dataset, RandomSampler
 from flipguard.predictions import Predictions
 from flipguard.training.distributed import is_sharded, place
 from flipguard.training.given import index_of, moved_to, objective_of, references_of, row_of, student_of
-from flipguard.training.loop import Job, OnEpoch
+from flipguard.training.job import Job, OnEpoch
 from flipguard.training.loop import fit as run
 from flipguard.training.recipe import Recipe
 from flipguard.types import Batch, InputError, Method, Reference
