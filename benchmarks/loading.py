@@ -1,12 +1,13 @@
 """Decode rate against step rate: whether loading keeps a device busy. One run, on this machine.
 
     python benchmarks/loading.py                       # what there is here: all cores, a GPU if there is one
-    python benchmarks/loading.py --workers 0 2 8 16 --model resnet50 --batch 256 --out loading.json
+    python benchmarks/loading.py --workers 0 2 8 16 --model resnet50 --batch 256 --short 320 --out loading.json
 
 Images are made once: JPEG files of ImageNet's usual size (500 × 375, about 100 KB), smooth with noise, in WebDataset
 shards. They are decoded and cut at random to 224 × 224 as in training, by so many worker processes; beside that stands
 how many images a second the network takes in plain training steps, on random images that are already there, and last
-both at once: the same steps on what the most workers decode meanwhile.
+both at once: the same steps on what the most workers decode meanwhile. With `--short` the same images are packed by
+`flipguard shards` to that shorter side, too, and both are measured.
 """
 
 import argparse
@@ -25,6 +26,7 @@ import torch
 from PIL import Image
 
 from flipguard.data import Augmentation, Batches, DataSet, Split, load_data
+from flipguard.data.packing import Packing, images_in, pack
 from flipguard.methods import NoTreatment
 from flipguard.training import ModelSpec, Recipe, Seeds
 from flipguard.training.network import begin_network
@@ -134,6 +136,26 @@ def _trained(
     return batch * (steps - 1) / (time.perf_counter() - began)
 
 
+def packed(folder: Path, workers: int, options: Any, device: str) -> dict[str, Any]:
+    """The rates on the same images with a shorter side of so many pixels."""
+    with tempfile.TemporaryDirectory() as small:
+        found = pack(images_in(folder), Path(small), Packing(options.short))
+        some = min(600, options.images // 20 * 20)
+        return {
+            "short": options.short,
+            "image_bytes": round(found.bytes / found.images),
+            "decoded_per_core_second": round(core_rate(Path(small), some), 1),
+            "decoded_per_second": {
+                str(workers): round(decode_rate(Path(small), workers, min(options.batch, 64), options.seconds), 1)
+            },
+            "trained_while_decoding": {
+                str(workers): round(
+                    fed_rate(Path(small), workers, options.model, options.batch, device, 2 * options.steps), 1
+                )
+            },
+        }
+
+
 def _wait(device: str) -> None:
     if device != "cpu":
         torch.cuda.synchronize()
@@ -148,6 +170,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=20_000 if gpu else 4_000)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--steps", type=int, default=30 if gpu else 4)
+    parser.add_argument("--short", type=int, help="a shorter side to pack the images to, and measure again")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     device = "cuda" if gpu else "cpu"
@@ -159,6 +182,7 @@ def main() -> None:
         steps = step_rate(options.model, options.batch, device, options.steps)
         most = max(options.workers)
         fed = fed_rate(Path(folder), most, options.model, options.batch, device, 2 * options.steps)
+        small = packed(Path(folder), most, options, device) if options.short else None
     name = torch.cuda.get_device_name() if gpu else platform.processor() or platform.machine()
     figures: dict[str, Any] = {
         "device": name,
@@ -173,6 +197,8 @@ def main() -> None:
         "trained_per_second": round(steps, 1),
         "trained_while_decoding": {str(most): round(fed, 1)},
     }
+    if small is not None:
+        figures["packed"] = small
     print(f"{name}, {cores} cores, images of {size / 1000:.0f} KB, load {figures['load_average']:.1f} before the steps")
     print(f"decoded by one core      {core:10.1f} images a second of its own time")
     print(
@@ -182,6 +208,13 @@ def main() -> None:
         print(f"decoded by {workers} workers   {rate:10.1f} images/s   {rate / steps:6.2f} of the step rate")
     print(f"{options.model}, batch {options.batch}     {steps:10.1f} images/s in training steps")
     print(f"fed by {most} workers        {fed:10.1f} images/s   {fed / steps:6.2f} of the step rate")
+    if small is not None:
+        faster, rate = small["decoded_per_core_second"] / core, small["decoded_per_second"][str(most)]
+        again = small["trained_while_decoding"][str(most)]
+        print(f"packed to {options.short} pixels     {small['image_bytes'] / 1000:10.0f} KB an image")
+        print(f"decoded by one core      {small['decoded_per_core_second']:10.1f}          {faster:6.2f} of the above")
+        print(f"decoded by {most} workers   {rate:10.1f} images/s   {rate / steps:6.2f} of the step rate")
+        print(f"fed by {most} workers        {again:10.1f} images/s   {again / steps:6.2f} of the step rate")
     if options.out is not None:
         options.out.write_text(json.dumps(figures, indent=2) + "\n")
 

@@ -14,11 +14,12 @@ bench() { # NAME SEED ROW …: one call for each seed, so that what was measured
   local name=$1 seed=$2 rows=()
   shift 2
   for row in "$@"; do rows+=(--row "$row"); done
-  $PYTHON -m flipguard bench "$name" "data.folder=$DATA" --device cuda --networks "$OUT/networks" --out "$OUT/$name" --seed "$seed" "${rows[@]}"
+  $PYTHON -m flipguard bench "$name" "data.folder=$DATA" --device cuda --networks "$OUT/networks" --out "$OUT/$name" --seed "$seed" "${rows[@]}" || failed=1
 }
 
 mkdir -p "$OUT"
-[ -e "$OUT/loading.json" ] || $PYTHON benchmarks/loading.py --workers 1 8 16 --model resnet50 --batch 256 --images 12000 --seconds 4 --steps 15 --out "$OUT/loading.json"
+failed=0
+[ -e "$OUT/loading.json" ] || $PYTHON benchmarks/loading.py --workers 1 8 16 --model resnet50 --batch 256 --images 12000 --seconds 4 --steps 15 --short 320 --out "$OUT/loading.json" || failed=1
 for seed in 100 101; do bench cifar100_front $seed "${NEW[@]}"; done
 $PYTHON recipes/choose.py "$OUT/cifar100_front" --seeds 100 101 --rows "${NEW[@]}" --at-most 24.4 >"$OUT/chosen" || exit 1
 CHOSEN=$(cat "$OUT/chosen")
@@ -26,3 +27,4 @@ for seed in 1 2 3 4 5; do bench cifar100_front $seed "$CHOSEN"; done
 for seed in 1 2 3; do bench clinc $seed none elodi paragon_8 graft_low fd_5 treated "$CHOSEN"; done
 bench cifar100_schedule 1
 for seed in 1 2 3; do bench cifar100 $seed; done
+exit $failed

@@ -109,7 +109,7 @@ def test_costs_are_in_plain_trainings(finished: Path) -> None:
 @pytest.mark.parametrize(("augment", "views", "asked"), [(True, 3, 3), (True, 9, 5), (False, 3, 1)])
 def test_views_are_paid_for_once(augment: bool, views: int, asked: int) -> None:
     """Of five epochs: a reference is asked of as many views as there are, and no more often than plainly."""
-    networks = {
+    networks: dict[str, Any] = {
         "single": {},
         "kd": {"method": "kd", "references": {"old": "single"}, "augment": augment},
         "kept": {"method": "kd", "references": {"old": "single"}, "augment": augment, "train": {"views": views}},
@@ -130,6 +130,21 @@ def test_views_are_paid_for_once(augment: bool, views: int, asked: int) -> None:
     answers = 110 * costs.answer(old)
     assert costs.training(kd) == pytest.approx(costs.training(plain) + 5 * answers)
     assert costs.training(kept) == pytest.approx(costs.training(plain) + asked * answers)
+
+
+def test_an_average_asks_nobody_whatever_the_views() -> None:
+    networks = {
+        "start": {"copies": 2, "shared": ["initialisation"]},
+        "soup": {"method": "soup", "references": {"ensemble": "start"}},
+    }
+    nodes = [
+        pairs_of(graph(networks=networks, rows={"soup": "soup"}, train={**SPEC["train"], "views": views}), "soup", 3)
+        for views in (0, 2)
+    ]
+    first, second = (found[0].new[0].node for found in nodes)
+    assert first.key == second.key
+    found = graph(networks=networks, rows={"soup": "soup"}, train={**SPEC["train"], "views": 2})
+    assert Costs(found).training(pairs_of(found, "soup", 3)[0].new[0].node) == 0
 
 
 def test_views_and_offline_do_not_go_together() -> None:

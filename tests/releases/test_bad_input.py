@@ -55,6 +55,28 @@ def test_views_are_of_logits_alone(small: Make, tmp_path: Path) -> None:
     assert_refused(small("method.name=bct", "train.views=2"), tmp_path / "run", "not stored logits")
 
 
+def test_views_are_refused_before_an_ensemble_is_trained(
+    small: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elodi = ("method.name=elodi", "method.ensemble.members=2", "train.views=2")
+    message = "method.ensemble.offline asks the members of plain samples"
+    with pytest.raises(InputError, match=message):
+        train(small(*elodi, "method.ensemble.offline=true"), tmp_path / "run")
+    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+    for part in ("train", "val"):
+        for code in ("a", "b"):
+            for number in range(16):
+                home = tmp_path / "images" / part / code
+                home.mkdir(parents=True, exist_ok=True)
+                image.fromarray(np.full((8, 8, 3), number, np.uint8)).save(home / f"{number}.png")
+    data = {"name": "image-folder", "folder": str(tmp_path / "images"), "size": 8, "resize": 8}
+    assert_refused(small(*elodi, data=data), tmp_path / "run", "these are files on disk: leave it out.")
+    # What a launcher says: two processes train.
+    for name, value in (("WORLD_SIZE", "2"), ("RANK", "0")):
+        monkeypatch.setenv(name, value)
+    assert_refused(small(*elodi, "train.batch_size=32"), tmp_path / "run", "views is for one process")
+
+
 def started(width: int, init: Path) -> dict[str, Any]:
     return {"model": {"name": "mlp", "hidden": [width], "init": str(init)}}
 

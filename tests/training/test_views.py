@@ -4,14 +4,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import flipguard
-from flipguard.data import Augmentation, Batches, DataSet, ResidentBatches, load_data
-from flipguard.ensembles import CachedReference, NetworkReference, ViewedReference
+from flipguard.data import Augmentation, Batches, DataSet, ResidentBatches, Split, load_data
+from flipguard.ensembles import CachedReference, NetworkReference, OwnInputs, ViewedReference
 from flipguard.methods import BackwardCompatible, Elodi, FocalDistillation, NoTreatment
 from flipguard.training import ModelSpec, Recipe, Seeds, begin_network, train_network
 from flipguard.types import InputError
@@ -163,3 +164,57 @@ def test_views_come_round_in_batches(digits: DataSet) -> None:
         resident = ResidentBatches(like)
         resident.seek(epoch, 0)
         assert torch.equal(resident.current().x, expected)
+        # Where an epoch's images do not fit twice, a captured step cuts them itself, by the epoch on the device.
+        assert torch.equal(like.prepare(digits.train.x[index], index, epoch=torch.tensor(epoch)), expected)
+
+
+def test_parts_of_image_files_come_round_too(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+    for part in ("train", "test"):
+        for number in range(3):
+            home = tmp_path / part / "a"
+            home.mkdir(parents=True, exist_ok=True)
+            pixels = np.random.default_rng(number).integers(0, 256, (20, 24, 3), dtype=np.uint8)
+            image.fromarray(pixels).save(home / f"{number}.png")
+    files = load_data({"name": "image-folder", "folder": str(tmp_path), "size": 8, "resize": 8}).train
+    first, second, third = (
+        next(iter(Batches(files, 3, augmentation=SHIFT, epoch=epoch, epochs=3, views=2))).x for epoch in range(3)
+    )
+    assert torch.equal(first, third)
+    assert not torch.equal(first, second)
+
+
+def test_texts_have_one_view_and_a_reference_its_own_inputs_and_classes() -> None:
+    """In bf16 and with batches in parts, every part of every batch."""
+    generator = torch.Generator().manual_seed(2)
+    inputs = [
+        {
+            "input_ids": torch.randint(0, 30, (53, 6), generator=generator),
+            "attention_mask": torch.ones(53, 6, dtype=torch.int64),
+        }
+        for _ in range(2)
+    ]
+    split = Split(inputs[0], torch.arange(53) % 5, np.arange(53))
+    data = DataSet("texts", split, split, tuple("abcde"), "text")
+    text = ModelSpec("text_transformer", {"vocabulary": 30, "length": 6, "width": 8, "layers": 1, "heads": 2})
+    reference = OwnInputs("old", [text.build(3, 4), text.build(3, 5)], [None, inputs[1]], classes=(4, 0, 2))
+    begun = begin_network(
+        text,
+        data,
+        FocalDistillation(),
+        Recipe(epochs=3, batch_size=10, accumulate=2, precision="bf16", views=2),
+        seeds=SEEDS,
+        references={"old": reference},
+        augmentation=SHIFT,
+    )
+    kept = begun.references["old"]
+    assert isinstance(kept, ViewedReference)
+    assert kept.logits.shape == (2, 53, 3)
+    assert kept.classes == (4, 0, 2)
+    for epoch in range(3):
+        for batch in begun.job.batches(epoch, 0):
+            with torch.autocast("cpu", torch.bfloat16):
+                expected = reference(batch).logits
+            torch.testing.assert_close(kept(batch).logits, expected.float(), rtol=2e-2, atol=1e-3)
+    for _ in begun.updates():
+        pass

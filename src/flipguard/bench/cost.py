@@ -25,6 +25,7 @@ from flipguard.releases import material
 from flipguard.releases.resolved import recipe_of
 from flipguard.training import Recipe, Seeds
 from flipguard.training.network import new_student
+from flipguard.training.views import number_of_views
 from flipguard.types import Batch
 
 FEW, MORE = 2, 4
@@ -153,8 +154,9 @@ class Costs:
 
     def _asked(self, node: Node) -> int:
         """How often references are asked of each sample before the first step; 0 when they are asked at every step."""
-        views = node.recipe.views if self._graph.augmentation(node) is not None else min(1, node.recipe.views)
-        return 1 if node.plan.offline else min(views, node.recipe.epochs)
+        if node.plan.offline:
+            return 1
+        return number_of_views(node.recipe, self._graph.augmentation(node), self._graph.set_of(node).train)
 
     def _extraction(self, node: Node) -> float:
         asked = self._asked(node)

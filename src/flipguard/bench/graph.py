@@ -15,6 +15,7 @@ from flipguard.methods.latent_be import OneToOne
 from flipguard.releases import material
 from flipguard.releases.resolved import build, card_of, laid_over, recipe_of, settled
 from flipguard.training.network import described, described_data
+from flipguard.training.views import check_views
 from flipguard.types import InputError
 
 
@@ -99,8 +100,8 @@ class Graph:
             plan,
             model.for_method(method),
             method,
-            # Of views only those who have references know.
-            recipe if references else replace(recipe, views=0),
+            # Of views only those know who learn from references.
+            recipe if references and not isinstance(method, Average) else replace(recipe, views=0),
             train,
             references,
         )
@@ -130,6 +131,8 @@ class Graph:
             )
         if plan.keeps == "snapshots" and node.recipe.average:
             raise InputError(f"{place}.train.average is a mean over epochs, and keeps is snapshots, single ones.")
+        if node.recipe.views:
+            check_views(self.set_of(node).train, 1)
         if plan.offline and node.recipe.views:
             raise InputError(f"{place}: offline asks the references of plain samples, train.views of augmented ones.")
         if getattr(node.average, "alpha", None) == "validation" and "validation" not in material.held_out(self.data):

@@ -5,7 +5,21 @@ from typing import Annotated
 import typer
 
 from flipguard._version import __version__
-from flipguard.cli import bench, compare, demo, export, figure, matrix, methods, predict, report, rewrite, schema, train
+from flipguard.cli import (
+    bench,
+    compare,
+    demo,
+    export,
+    figure,
+    matrix,
+    methods,
+    predict,
+    report,
+    rewrite,
+    schema,
+    shards,
+    train,
+)
 from flipguard.cli.shell import ClusterFirst, OneLineErrors, SeveralValues
 
 app = typer.Typer(
@@ -26,6 +40,7 @@ app.command(name="train", epilog=train.EPILOG)(train.train)
 app.command(name="predict", cls=SeveralValues, epilog=predict.EPILOG)(predict.predict)
 app.command(name="export", epilog=export.EPILOG)(export.export)
 app.command(name="bench", epilog=bench.EPILOG)(bench.bench)
+app.command(name="shards", epilog=shards.EPILOG)(shards.shards)
 app.command(name="methods", epilog=methods.EPILOG)(methods.methods)
 app.command(name="demo", epilog=demo.EPILOG)(demo.demo)
 

@@ -138,6 +138,6 @@ class Batches:
         batches = list(self.indices())
         seed = None if self.augmentation is None else self.augment_seed
         rows = [index.tolist() for index in batches]
-        images = files.stream(rows, seed=seed, epoch=self.epoch, workers=self.workers)
+        images = files.stream(rows, seed=seed, epoch=int(self.view(self.epoch)), workers=self.workers)
         for index, x in zip(batches, images, strict=True):
             yield index, x.to(self.device, non_blocking=True)

@@ -104,6 +104,17 @@ class ImageFiles:
         """One image as it is stored, a decoded Pillow image."""
         return open_image(self.folder / self.names[row], max_pixels=self.max_pixels)
 
+    def place(self, row: int) -> str:
+        """Where an image lies, for messages."""
+        return str(self.folder / self.names[row])
+
+    def content(self, row: int) -> bytes:
+        """A file's bytes."""
+        try:
+            return (self.folder / self.names[row]).read_bytes()
+        except OSError as error:
+            raise InputError(f"{self.place(row)} cannot be read: {error.strerror or error}.") from error
+
     def decode(self, row: int) -> npt.NDArray[np.uint8]:
         """One image as models are judged on it, uint8 (3, size, size): by Pillow, and so the same on any machine."""
         image = self.open(row)

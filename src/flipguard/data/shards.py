@@ -43,11 +43,15 @@ class ShardImages(ImageFiles):
         return replace(self, names=tuple(self.names[row] for row in rows), spans=self.spans[np.asarray(rows, np.int64)])
 
     def open(self, row: int) -> Any:
+        return open_image(io.BytesIO(self.content(row)), name=self.place(row), max_pixels=self.max_pixels)
+
+    def place(self, row: int) -> str:
+        return f"{self.shards[int(self.spans[row, 0])]}: {self.names[row]}"
+
+    def content(self, row: int) -> bytes:
         shard, start, length = (int(value) for value in self.spans[row])
         with _opened(self.shards[shard]) as file:
-            content = os.pread(file, length, start)
-        name = f"{self.shards[shard]}: {self.names[row]}"
-        return open_image(io.BytesIO(content), name=name, max_pixels=self.max_pixels)
+            return os.pread(file, length, start)
 
 
 def load_webdataset(

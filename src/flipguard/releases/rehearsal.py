@@ -18,6 +18,7 @@ from flipguard.releases.resolved import build, card_of
 from flipguard.training import ModelSpec
 from flipguard.training.distributed import Team, is_sharded
 from flipguard.training.distributed import place as team_place
+from flipguard.training.views import check_views
 from flipguard.types import Batch, FlipguardError, InputError, Normalisation, Reference
 
 REHEARSED = 4
@@ -45,6 +46,12 @@ def rehearse(task: Task, place: str) -> None:
             f"{place}.train.batch_size {version.train.batch_size} is above the {len(data.train):,} training samples."
         )
     _check_team(task, place)
+    needs: tuple[str, ...] = getattr(build(task.method), "needs", ())
+    if version.train.views and needs:
+        try:
+            check_views(data.train, team_place()[1])
+        except InputError as error:
+            raise InputError(f"{place}.train: {error}") from error
     for one in task.earlier:
         known = one.classes(data) if isinstance(one, Recorded) else one.classes
         material.class_map(known, data, f"the version '{one.name}'")

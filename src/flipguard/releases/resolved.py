@@ -283,6 +283,8 @@ def _ensemble(method: MethodPlan, version: VersionPlan, train: TrainPlan, place:
             raise InputError(f"{place}.ensemble.{name} has no meaning: {method.name} is not held to the ensemble.")
     if kind == "paragon" and len(plan.model or []) > 1:
         raise InputError(f"{place}.ensemble.model: {method.name} releases its ensemble, all of it of one network.")
+    if plan.offline and train.views:
+        raise InputError(f"{place}.ensemble.offline asks the members of plain samples, train.views of augmented ones.")
     own = laid_over(train, plan.train)
     recipe_of(own, f"{place}.ensemble.train")
     # Members are released by their last epoch, so that they do not depend on a validation part.

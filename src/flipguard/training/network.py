@@ -15,6 +15,7 @@ from flipguard.ensembles import SingleStudent
 from flipguard.predictions import Predictions
 from flipguard.training.distributed import own_device, place
 from flipguard.training.engines import Engine
+from flipguard.training.errors import memory_explained
 from flipguard.training.job import Job, OnEpoch
 from flipguard.training.loop import Run
 from flipguard.training.model_spec import ModelSpec as ModelSpec
@@ -188,7 +189,9 @@ def begin_network(
         sharded=sharded,
         all_members=all_members,
     )
-    return Run(student, method, job, kept_views(references or {}, batches(0, 0), recipe), on_epoch)
+    with memory_explained(recipe, "the references' answers", checkpoint):
+        held_to = kept_views(references or {}, batches(0, 0), recipe)
+    return Run(student, method, job, held_to, on_epoch)
 
 
 def new_student(model: ModelSpec, classes: int, method: Method, recipe: Recipe, seeds: Seeds) -> nn.Module:

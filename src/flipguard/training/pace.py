@@ -19,20 +19,28 @@ class Pace:
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.clock = clock
-        self._free = float("-inf")
+        self._free = self._opened = float("-inf")
 
     def allows(self, last: float) -> bool:
-        """Whether a run that saved at `last` may now: for each save of d seconds nobody makes another for 9 d."""
+        """Whether a run that saved at `last` may now. Each save of d seconds keeps the next round away by 10 d.
+
+        Runs that take turns come here in the same order every time: who comes first opens a round, in which everybody
+        may follow who has not saved since, so that the last of them is saved as often as the first.
+        """
         now = self.clock()
-        return now - last > SECONDS and now >= self._free
+        if now - last <= SECONDS:
+            return False
+        if now >= self._free:
+            self._opened = now
+            return True
+        return last < self._opened
 
     @contextmanager
     def saving(self) -> Iterator[None]:
         """Around a save, which is timed."""
         began = self.clock()
         yield
-        ended = self.clock()
-        self._free = max(self._free, ended) + (ended - began) * (1 - SHARE) / SHARE
+        self._free = max(self._free, began) + (self.clock() - began) / SHARE
 
 
 OF_THIS_PROCESS = Pace()

@@ -84,7 +84,7 @@ class Together:
         saves = first.wants_saving()
         for run in self.runs:
             run.end_epoch(epoch, began, saves=saves)
-        if signals.asked() and not saves:
+        if signals.asked() and not saves and first.job.checkpoint is not None:
             # Told to stop in the meantime.
             for run in self.runs:
                 run.save(epoch + 1, 0, time.perf_counter())

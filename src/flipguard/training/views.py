@@ -7,7 +7,7 @@ see different images). If V draws come round again and again, V answers for each
 """
 
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -19,21 +19,30 @@ from flipguard.ensembles import NetworkReference, QuickReference, ViewedReferenc
 from flipguard.training.recipe import Recipe
 from flipguard.types import InputError, Reference
 
-ASKED = 1024
-"""Samples that a reference is asked of at a time."""
+
+def check_views(split: Split, world: int) -> None:
+    """Refuses what views are not for."""
+    if isinstance(split.x, ImageFiles):
+        raise InputError("views keeps what references say of all data, and these are files on disk: leave it out.")
+    if world > 1:
+        raise InputError("views is for one process, as each would ask the references of all samples: leave it out.")
+
+
+def number_of_views(recipe: Recipe, augmentation: Augmentation | None, split: Split) -> int:
+    """Of each sample: no more than epochs, and one where nothing is augmented, as no text is."""
+    if augmentation is None or isinstance(split.x, dict):
+        return min(1, recipe.views)
+    return min(recipe.views, recipe.epochs)
 
 
 def seen_views(
     recipe: Recipe, references: Mapping[str, Reference], augmentation: Augmentation | None, split: Split, world: int
 ) -> int:
-    """How many views of each sample there are: one without augmentation, and none of our business without networks."""
+    """How many views a network meets: 0, new ones in each epoch, where it is held to no network."""
     if not recipe.views or not any(isinstance(reference, NetworkReference) for reference in references.values()):
         return 0
-    if isinstance(split.x, ImageFiles):
-        raise InputError("views keeps what references say of all data, and these are files on disk: leave it out.")
-    if world > 1:
-        raise InputError("views is for one process, as each would ask the references of all samples: leave it out.")
-    return 1 if augmentation is None else min(recipe.views, recipe.epochs)
+    check_views(split, world)
+    return number_of_views(recipe, augmentation, split)
 
 
 def kept_views(references: Mapping[str, Reference], like: Batches, recipe: Recipe) -> dict[str, Reference]:
@@ -49,13 +58,18 @@ def _kept(reference: NetworkReference, like: Batches, recipe: Recipe) -> ViewedR
     device = torch.device(like.device)
     half = torch.bfloat16 if recipe.precision == "bf16" else None
     reference.to(device)
-    quick = half is not None and device.type == "cuda" and reference.differentiable
-    asked = QuickReference(reference, torch.bfloat16, device) if quick else reference
     said = []
-    with nullcontext() if half is None else torch.autocast(device.type, half):
+    with _on(device), nullcontext() if half is None else torch.autocast(device.type, half):
+        quick = half is not None and device.type == "cuda" and reference.differentiable
+        asked = QuickReference(reference, torch.bfloat16, device) if quick else reference
+        # As many at a time as a step has: what helps where memory is short helps here.
+        size = recipe.batch_size // recipe.accumulate
         for view in range(like.views):
-            whole = replace(like, batch_size=ASKED, order_seed=None, drop_last=False, start_step=0, epoch=view)
+            whole = replace(like, batch_size=size, order_seed=None, drop_last=False, start_step=0, epoch=view)
             said.append(extract_logits(asked, whole).to(half))
+    if device.type == "cuda":
+        # It has said all that it is asked for.
+        reference.to("cpu")
     return ViewedReference(
         reference.name,
         torch.cat(said, dim=1),
@@ -63,3 +77,8 @@ def _kept(reference: NetworkReference, like: Batches, recipe: Recipe) -> ViewedR
         views=like.views,
         steps_per_epoch=like.steps,
     )
+
+
+def _on(device: torch.device) -> AbstractContextManager[Any]:
+    """Streams that are made within belong to this device, of whichever number."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

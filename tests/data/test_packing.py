@@ -1,0 +1,169 @@
+"""Image folders and shards into shards: the same samples, the same pixels where nothing is made smaller."""
+
+import io
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from flipguard.data import load_data
+from flipguard.data.packing import AT_A_TIME, Packed, Packing, images_in, pack
+from flipguard.types import InputError
+
+Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+RNG = np.random.default_rng(3)
+SHAPES = ((31, 47, "jpeg"), (64, 40, "png"), (40, 40, "JPG"), (90, 120, "jpg"), (33, 90, "gif"))
+
+
+def write_folder(root: Path, parts: tuple[str, ...] = ("train", "val")) -> Path:
+    """Two classes; sides from 31 to 120; names with dots."""
+    for part in parts:
+        for code, name in enumerate(("cat", "dog.brown")):
+            home = root / part / name
+            home.mkdir(parents=True)
+            for number, (height, width, end) in enumerate(SHAPES[code:]):
+                coarse = RNG.integers(0, 256, (4, 4, 3), dtype=np.uint8)
+                image = Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
+                image.save(home / f"a.{number}.{end}", {"jpg": "jpeg"}.get(end.lower(), end))
+    return root
+
+
+def packed(source: Path, out: Path, how: Packing | None = None, **options: int) -> Packed:
+    return pack(images_in(source), out, how, workers=options.get("workers", 0))
+
+
+def loaded(found: Packed) -> object:
+    return load_data({**found.data, "size": 32, "resize": 32})
+
+
+def test_nothing_is_made_smaller_unless_wanted(tmp_path: Path) -> None:
+    source = write_folder(tmp_path / "images")
+    found = packed(source, tmp_path / "shards", Packing(per_shard=4))
+    assert (found.images, found.shards) == (18, 6)
+    data, expected = loaded(found), load_data({"name": "image-folder", "folder": str(source), "size": 32, "resize": 32})
+    assert data.classes == expected.classes == ("cat", "dog.brown")
+    for part in ("train", "test"):
+        ours, theirs = getattr(data, part), getattr(expected, part)
+        assert torch.equal(ours.y, theirs.y)
+        assert [key.replace("a_", "a.") for key in ours.ids] == [name.rpartition(".")[0] for name in theirs.ids]
+        for row, name in enumerate(theirs.ids):
+            if not name.endswith("gif"):
+                assert ours.x.content(row) == (source / name).read_bytes()
+                assert (ours.x.decode(row) == theirs.x.decode(row)).all()
+            else:
+                assert np.abs(ours.x.decode(row).astype(int) - theirs.x.decode(row)).mean() < 12
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_shorter_side_is_what_was_asked_for(workers: int, tmp_path: Path) -> None:
+    source = write_folder(tmp_path / "images")
+    found = packed(source, tmp_path / "shards", Packing(short=36, quality=95), workers=workers)
+    expected = load_data({"name": "image-folder", "folder": str(source), "size": 32, "resize": 32})
+    x, theirs = loaded(found).train.x, expected.train.x
+    for row, name in enumerate(theirs.names):
+        width, height = theirs.open(row).size
+        factor = min(1.0, 36 / min(width, height))
+        assert x.open(row).size == (round(width * factor), round(height * factor))
+        if factor == 1 and not name.endswith("gif"):
+            assert x.content(row) == (source / name).read_bytes()
+        assert np.abs(x.decode(row).astype(int) - theirs.decode(row)).mean() < 12
+    assert found.bytes == sum(path.stat().st_size for path in (tmp_path / "shards").glob("*.tar"))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_more_images_than_are_made_ready_at_a_time(workers: int, tmp_path: Path) -> None:
+    for part, number in (("train", 2 * AT_A_TIME + 5), ("val", 3)):
+        for i in range(number):
+            home = tmp_path / "images" / part / f"c{i * i % 3}"
+            home.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(np.full((9, 8, 3), i, np.uint8)).save(home / f"{i:03d}.png")
+    found = packed(tmp_path / "images", tmp_path / "shards", Packing(per_shard=AT_A_TIME + 20), workers=workers)
+    train, source = loaded(found).train, images_in(tmp_path / "images").train
+    assert len(train) == 2 * AT_A_TIME + 5
+    assert train.ids.tolist() == [name.removesuffix(".png") for name in source.ids]
+    assert torch.equal(train.y, source.y)
+    for row, key in enumerate(train.ids):
+        assert (train.x.decode(row) == int(key[-3:])).all()
+
+
+def test_it_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    source, out = write_folder(tmp_path / "images"), tmp_path / "shards"
+    how = Packing(short=36, per_shard=3)
+    packed(source, out, how)
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    kept = (out / "train-000000.tar").stat().st_mtime_ns
+    for name in ("train-000001.tar", "val-000002.tar"):
+        (out / name).unlink()
+    packed(source, out, how)
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    assert (out / "train-000000.tar").stat().st_mtime_ns == kept
+    with pytest.raises(InputError, match="was begun with other images or in another way"):
+        packed(source, out, Packing(short=35, per_shard=3))
+    (source / "train/cat/new.png").write_bytes((source / "train/cat/a.1.png").read_bytes())
+    with pytest.raises(InputError, match="was begun with other images or in another way"):
+        packed(source, out, how)
+
+
+def test_shards_can_be_packed_again_and_a_validation_part_goes_along(tmp_path: Path) -> None:
+    source = write_folder(tmp_path / "images", ("train", "val", "test"))
+    found = packed(source, tmp_path / "shards")
+    data = loaded(found)
+    assert (len(data.train), len(data.test), len(data.validation)) == (9, 9, 9)
+    for name in ("test", "validation"):
+        shutil.move(tmp_path / "shards" / f"{name}-000000.tar", tmp_path / "shards" / f"{name[:3]}-000000.tar")
+    again = packed(tmp_path / "shards", tmp_path / "small", Packing(short=20))
+    assert loaded(again).train.ids.tolist() == data.train.ids.tolist()
+    assert {min(loaded(again).train.x.open(row).size) for row in range(9)} == {20}
+
+
+def test_bad_input(tmp_path: Path) -> None:
+    source = write_folder(tmp_path / "images")
+    with pytest.raises(InputError, match="neither a folder train"):
+        images_in(tmp_path)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/letter").touch()
+    with pytest.raises(InputError, match="holds other things"):
+        packed(source, tmp_path / "full")
+    for options, message in (
+        ({"short": 0}, "at least one pixel"),
+        ({"quality": 96}, "between 1 and 95"),
+        ({"per_shard": 0}, "at least one image"),
+    ):
+        with pytest.raises(InputError, match=message):
+            Packing(**options)
+    with pytest.raises(InputError, match="has no image files to pack"):
+        pack(load_data("digits"), tmp_path / "digits")
+    (source / "train/cat/a_1.png").write_bytes((source / "train/cat/a.1.png").read_bytes())
+    with pytest.raises(InputError, match="both be called train/cat/a_1 in a shard"):
+        packed(source, tmp_path / "twice")
+    (source / "train/cat/a_1.png").unlink()
+    whole = (source / "train/cat/a.3.jpg").read_bytes()
+    (source / "train/cat/a.3.jpg").write_bytes(whole[: len(whole) // 2])
+    for workers in (0, 2):
+        with pytest.raises(InputError, match=r"train/cat/a\.3\.jpg cannot be read as an image"):
+            packed(source, tmp_path / f"damaged{workers}", workers=workers)
+        assert not list((tmp_path / f"damaged{workers}").glob("*tar*"))
+
+
+def test_as_a_user_meets_it(tmp_path: Path) -> None:
+    write_folder(tmp_path / "images")
+
+    def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
+        command = [sys.executable, "-m", "flipguard", "shards", *arguments, "--workers", "0"]
+        return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+
+    done = run("images", "--out", "packed", "--short", "36", "--per-shard", "5")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == "1 of 4  train-000000.tar"
+    assert lines[-2].startswith("18 images in 4 shards, 0.00 GB. Use them by")
+    assert lines[-1] == "data: {name: webdataset, folder: packed, classes: classes.txt}"
+    refused = run("images", "--out", "images/packed")
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+    assert "lies in images" in refused.stderr
+    with io.BytesIO((tmp_path / "packed/classes.txt").read_bytes()) as file:
+        assert file.read() == b"cat\ndog.brown\n"
