@@ -1,10 +1,16 @@
 """How often runs that take turns save: each seldom, and all of them a tenth of the time."""
 
+import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
+import torch
 
-from flipguard.training.pace import SECONDS, SHARE, Pace
+from flipguard.data import DataSet
+from flipguard.methods import NoTreatment
+from flipguard.training import ModelSpec, Recipe, Seeds, begin_network
+from flipguard.training.pace import OF_THIS_PROCESS, SECONDS, SHARE, Pace
 
 
 @dataclass
@@ -67,3 +73,27 @@ def test_many_runs_train_nine_tenths_of_the_time_and_each_is_saved(runs: int, ev
     assert sum(saves) * takes / (clock.now - began) <= SHARE * 1.02
     assert min(saves) >= 20
     assert max(saves) - min(saves) <= 1
+
+
+class Enqueued:
+    """A captured step as a run sees it that has enqueued nothing."""
+
+    def first_bad(self) -> None:
+        return None
+
+
+def test_a_captured_run_asks_the_pace_and_tells_it_what_a_save_took(data: DataSet, tmp_path: Path) -> None:
+    """Off a GPU nothing is captured: the run is told that it is on one, and never steps."""
+    path = tmp_path / "state.safetensors"
+    model, recipe = ModelSpec("mlp", {"input_size": 11, "hidden": (3,)}), Recipe(epochs=2, batch_size=16)
+    run = begin_network(model, data, NoTreatment(), recipe, seeds=Seeds.of(1), checkpoint=path)
+    assert run.wants_saving()
+    run.captured, run.device = Enqueued(), torch.device("cuda")  # type: ignore[assignment]
+    assert not run.wants_saving()
+    run.saved -= SECONDS + 1
+    assert run.wants_saving()
+    before = OF_THIS_PROCESS.clock()
+    run.save(0, 1, time.perf_counter())
+    assert path.exists()
+    assert OF_THIS_PROCESS._free - before > 10 * (run.saved - before) * 0.5
+    assert not run.wants_saving()
