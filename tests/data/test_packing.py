@@ -98,6 +98,7 @@ def test_it_goes_on_where_it_stopped(tmp_path: Path) -> None:
     kept = (out / "train-000000.tar").stat().st_mtime_ns
     for name in ("train-000001.tar", "val-000002.tar"):
         (out / name).unlink()
+    (out / ".train-000001.tar.7.part").touch()
     packed(source, out, how)
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
     assert (out / "train-000000.tar").stat().st_mtime_ns == kept
@@ -113,11 +114,17 @@ def test_shards_can_be_packed_again_and_a_validation_part_goes_along(tmp_path: P
     found = packed(source, tmp_path / "shards")
     data = loaded(found)
     assert (len(data.train), len(data.test), len(data.validation)) == (9, 9, 9)
-    for name in ("test", "validation"):
-        shutil.move(tmp_path / "shards" / f"{name}-000000.tar", tmp_path / "shards" / f"{name[:3]}-000000.tar")
     again = packed(tmp_path / "shards", tmp_path / "small", Packing(short=20))
-    assert loaded(again).train.ids.tolist() == data.train.ids.tolist()
-    assert {min(loaded(again).train.x.open(row).size) for row in range(9)} == {20}
+    small = loaded(again)
+    assert small.classes == ("cat", "dog.brown")
+    for part in ("train", "test", "validation"):
+        assert getattr(small, part).ids.tolist() == getattr(data, part).ids.tolist()
+    assert {min(small.train.x.open(row).size) for row in range(9)} == {20}
+    # As others name them.
+    for name in ("test-000000.tar", "classes.txt", "shards.json"):
+        (tmp_path / "shards" / name).unlink()
+    shutil.move(tmp_path / "shards/validation-000000.tar", tmp_path / "shards/val-000000.tar")
+    assert images_in(tmp_path / "shards").classes == ("0", "1")
 
 
 def test_bad_input(tmp_path: Path) -> None:

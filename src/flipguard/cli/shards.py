@@ -32,8 +32,8 @@ def shards(
 ) -> int:
     """Pack images into WebDataset shards, smaller if wanted, so that training reads and decodes them faster.
 
-    Ids stay as they are, without the extension; an image that is small enough stays as it is, byte for byte. The same
-    command goes on where it stopped.
+    Ids stay as they are, but for the extension, and dots become underscores; an image that is small enough stays as it
+    is, byte for byte. The same command goes on where it stopped.
 
     Exit status: 0 done, 2 bad input.
     """

@@ -9,6 +9,7 @@ import io
 import json
 import multiprocessing
 import os
+import signal
 import tarfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -29,6 +30,7 @@ FACTS, CLASSES = "shards.json", "classes.txt"
 FORMS = {b"\xff\xd8\xff": "jpg", b"\x89PNG\r\n": "png", b"BM": "bmp", b"P6": "ppm"}
 """How files begin that shards may hold as they are (and RIFF….WEBP); any other becomes a JPEG."""
 AT_A_TIME = 64
+_HELD: dict[str, Any] = {"test": "test-*.tar", "validation": "validation-*.tar"}
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,10 @@ def images_in(folder: Path) -> DataSet:
     if (folder / "train").is_dir():
         return load_image_folder(folder, allow_missing_classes=True)
     if any(folder.glob("*.tar")):
-        return load_webdataset(folder)
+        # Shards of ours say more than those of others.
+        classes = CLASSES if (folder / CLASSES).is_file() else None
+        held: dict[str, Any] = _HELD if any(folder.glob(_HELD["validation"])) else {}
+        return load_webdataset(folder, classes=classes, **held)
     raise InputError(f"{folder} has neither a folder train with one folder per class nor shards (*train*.tar).")
 
 
@@ -78,8 +83,8 @@ def pack(
     """Every part of a data set of image files as shards in a folder.
 
     An image that is small enough is taken byte for byte. Shards are written whole or not at all: the same call goes on
-    where it was cut off. Samples keep their ids, without the file's extension. `on_shard` hears how many shards are
-    there, of how many, and the name of the last.
+    where it was cut off. Samples keep their ids, without the file's extension and dots. `on_shard` hears how many
+    shards are there, of how many, and the name of the last.
     """
     how = how or Packing()
     parts = {"train": data.train, "val" if data.validation is None else "test": data.test}
@@ -104,7 +109,7 @@ def pack(
                 if on_shard is not None:
                     on_shard(len(written), total, path.name)
     spec = {"name": "webdataset", "folder": str(out), "classes": CLASSES}
-    spec |= {} if data.validation is None else {"test": "test-*.tar", "validation": "validation-*.tar"}
+    spec |= {} if data.validation is None else _HELD
     images = sum(len(split) for split in parts.values())
     return Packed(images, len(written), sum(path.stat().st_size for path in written), spec)
 
@@ -122,6 +127,9 @@ def _adopt(out: Path, facts: dict[str, Any]) -> None:
         raise InputError(f"{out} holds other things: give an empty folder as --out.")
     if there is not None and there != facts:
         raise InputError(f"{out} was begun with other images or in another way: give an empty folder as --out.")
+    for left in out.glob(".*.part"):
+        # By a process that was killed.
+        left.unlink(missing_ok=True)
     with whole_file(out / FACTS) as beside:
         beside.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
 
@@ -157,7 +165,9 @@ def _pool(workers: int | None) -> Iterator[Several]:
     if number <= 1:
         yield lambda chunks, how: map(_told, chunks, repeat(how))
         return
-    with ProcessPoolExecutor(number, mp_context=multiprocessing.get_context("spawn")) as pool:
+    spawned = multiprocessing.get_context("spawn")
+    # Ctrl-C is for the parent, which lets them go.
+    with ProcessPoolExecutor(number, spawned, signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
         yield lambda chunks, how: pool.map(_told, chunks, repeat(how))
 
 
