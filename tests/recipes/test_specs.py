@@ -24,7 +24,7 @@ SMALL: dict[str, tuple[str, ...]] = {
     "digits_chain_fd": (),
     "digits_fine_tuning": ("method.ensemble.members=2",),
     "digits_graft": (),
-    "digits_heir": ("versions.ensemble.method.ensemble.members=2", "versions.old.method.ensemble.members=2"),
+    "digits_heir": ("old.method.ensemble.members=2",),
     "digits_growth": (),
     "digits_growth_samples": ("method.ensemble.members=2",),
     "digits_guides": ("new.method.ensemble.members=2", "old.method.ensemble.members=2"),

@@ -247,8 +247,10 @@ class VersionPlan(Strict):
     seed: Annotated[int | None, Field(description="else the spec's")] = None
     seeds: SeedStreams | None = None
     references: Annotated[
-        Literal["chain", "radial", "full"],
-        Field(description="which earlier versions are `old`: the closest, the first, or all"),
+        Literal["chain", "radial", "full", "ensemble"],
+        Field(
+            description="what is `old`: the closest version, the first, all, or the ensemble the closest learned from"
+        ),
     ] = "chain"
     run: Annotated[str | None, Field(description="a run folder, or the folder of one of its versions")] = None
     checkpoint: Annotated[

@@ -19,7 +19,7 @@ from flipguard.releases.release import Release
 from flipguard.releases.resolved import recipe_of
 from flipguard.training import ModelSpec, Seeds, calibrated, fit_members
 from flipguard.training.distributed import place
-from flipguard.training.members import MemberPlan
+from flipguard.training.members import MEMBER, MemberPlan, member_homes
 from flipguard.types import InputError, Normalisation, Reference
 
 Earlier = Release | Recorded
@@ -38,6 +38,8 @@ class Task:
     device: str
     listener: Listener
     repair: bool = False
+    heritage: Callable[[], Sequence[Release]] | None = None
+    """The ensemble that the version before this one learned from, for `references: ensemble`."""
 
     @property
     def name(self) -> str:
@@ -61,7 +63,10 @@ def references_of(task: Task, needs: Sequence[str]) -> dict[str, Reference]:
 
 
 def ancestors(task: Task) -> Sequence[Earlier]:
-    """The earlier versions that stand for `old`: the closest, the first, or all."""
+    """What stands for `old`: the closest of the earlier versions, the first, all, or the closest one's ensemble."""
+    if task.version.references == "ensemble":
+        assert task.heritage is not None
+        return task.heritage()
     chosen = {"chain": task.earlier[-1:], "radial": task.earlier[:1], "full": task.earlier}
     return chosen[task.version.references]
 
@@ -111,6 +116,20 @@ def _tempered(task: Task, networks: list[nn.Module]) -> list[nn.Module]:
     return [calibrated(network, task.data, device=task.device) for network in networks]
 
 
+def learned_from(task: Task, *, trained: bool = True) -> list[Release]:
+    """The ensemble that a version learned from, each member as a release; untrained ones are for rehearsals."""
+    plan, data = task.ensemble, task.data
+    specs = [material.model_spec(model) for model in plan.model or ()]
+    models = [specs[place % len(specs)] for place in range(plan.members)]
+    networks = (
+        _tempered(task, members(task)) if trained else [model.build(len(data.classes), 0).eval() for model in models]
+    )
+    return [
+        Release(task.name, network, model, data.classes, data.normalisation, encoder=data.encoder)
+        for model, network in zip(models, networks, strict=True)
+    ]
+
+
 REFERENCES: dict[str, Callable[[Task], Any]] = {"old": _old, "ensemble": _ensemble}
 
 
@@ -144,6 +163,14 @@ def ensembles_of(
         )
         for turn, model in enumerate(models[: plan.members])
     ]
+
+
+def members_are_there(task: Task) -> bool:
+    """Whether every member of a version's ensemble has been trained, and is kept."""
+    homes = [
+        home for _, plan, seeds in ensembles_of(task) for home in member_homes(plan, task.data, seeds, task.members)
+    ]
+    return all((home / MEMBER).exists() for home in homes)
 
 
 def members(task: Task, start: ModelSpec | None = None, *, share: tuple[int, int] = (0, 1)) -> list[nn.Module]:

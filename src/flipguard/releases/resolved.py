@@ -54,8 +54,24 @@ def resolve(spec: TrainSpec) -> TrainSpec:
         if len(given) > 1:
             raise InputError(f"{place} has {' and '.join(given)}: a version is there in one form only.")
         done.append(_given(place, version, given[0]) if given else _trained(spec, place, version, index))
+    for (place, _), version, before in zip(listed, done, [None, *done], strict=False):
+        if version.references == "ensemble":
+            _check_heritage(version, before, place)
     empty = {"old": None, "new": None, "method": MethodPlan(), "train": TrainPlan(), "seed": 0, "seeds": None}
     return spec.model_copy(update={**empty, "versions": done})
+
+
+def _check_heritage(version: VersionPlan, before: VersionPlan | None, place: str) -> None:
+    """A version that is held to an old ensemble needs one: of a version that learned from one, here or in its run."""
+    assert version.method is not None
+    assert version.train is not None
+    if before is None or not _wants_old(version.method, version, version.train, f"{place}.method"):
+        raise InputError(f"{place}.references has no meaning: {version.method.name} is not held to an old version.")
+    learned = before.method is not None and before.method.ensemble is not None
+    if before.run is None and not learned:
+        raise InputError(
+            f"{place}.references: ensemble: '{before.name}' did not learn from an ensemble here, as by elodi."
+        )
 
 
 def as_dict(spec: TrainSpec) -> dict[str, Any]:

@@ -3,24 +3,28 @@
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+
+from pydantic import ValidationError
 
 from flipguard.data import DataSet
 from flipguard.releases import material
-from flipguard.releases.folder import CARD, RUN, RunFolder, made, read_json
+from flipguard.releases.folder import CARD, RUN, SPEC, RunFolder, made, read_json
 from flipguard.releases.given import given_release
 from flipguard.releases.listener import Listener
 from flipguard.releases.outcome import Outcome, conclude
 from flipguard.releases.plan import DataPlan, TrainPlan, TrainSpec, VersionPlan
 from flipguard.releases.provenance import versions_used
 from flipguard.releases.recorded import Recorded
-from flipguard.releases.references import Earlier, Task, members
+from flipguard.releases.references import Earlier, Task, learned_from, members, members_are_there
 from flipguard.releases.rehearsal import rehearse, rehearse_given
-from flipguard.releases.release import Release, load_release
+from flipguard.releases.release import Release, load_release, version_home
 from flipguard.releases.repair import clear_damage, is_broken, repairable, told
 from flipguard.releases.resolved import as_dict, data_of, resolve
 from flipguard.releases.trust import check_spec
 from flipguard.releases.version import help_make, keep_earlier, keep_predictions, make_version
+from flipguard.releases.yaml_text import parse_yaml
 from flipguard.training.distributed import POLL_SECONDS, wait_for
 from flipguard.training.distributed import place as team_place
 from flipguard.types import InputError
@@ -116,6 +120,16 @@ def _follow(job: "Job") -> Outcome:
     return Outcome(job.folder.path, tuple(str(version.name) for version in job.versions))
 
 
+def _begun_with(folder: RunFolder) -> TrainSpec:
+    """The spec of another run."""
+    path = folder.path / SPEC
+    try:
+        stored = parse_yaml(path.read_text(encoding="utf-8"), str(path))
+        return resolve(TrainSpec.model_validate(stored, strict=True))
+    except (OSError, UnicodeDecodeError, ValidationError) as error:
+        raise InputError(f"{path} cannot be read: which ensemble a version learned from stands there.") from error
+
+
 @dataclass
 class Job:
     """A resolved spec at work in a folder."""
@@ -199,17 +213,39 @@ class Job:
                         f"({then}, now {now}): bring them back, or give another --out."
                     )
 
-    def task(self, version: VersionPlan, earlier: list[Earlier], device: str) -> Task:
+    def task(self, version: VersionPlan, earlier: list[Earlier], device: str, *, trained: bool = True) -> Task:
+        """A version's task; not `trained`, it is a rehearsal's, and what it is held to may be untrained."""
         plan, data = self.data(version)
         home = self.folder.version(str(version.name))
         members = self.folder.members(self.spec.members)
-        return Task(version, plan, data, tuple(earlier), home, members, device, self.listener, self.repair)
+        heritage = None
+        if version.references == "ensemble":
+            before = self.versions[[str(one.name) for one in self.versions].index(str(version.name)) - 1]
+            heritage = partial(self._heritage, before, device, trained=trained)
+        return Task(version, plan, data, tuple(earlier), home, members, device, self.listener, self.repair, heritage)
+
+    def _heritage(self, before: VersionPlan, device: str, *, trained: bool) -> list[Release]:
+        """The ensemble that the version before learned from: of this run, or of the run that it comes from."""
+        if before.run is None:
+            return learned_from(self.task(before, [], device), trained=trained)
+        home = version_home(Path(before.run))
+        folder = RunFolder(home.parent.parent)
+        there = Job(_begun_with(folder), folder, self.listener, self.device, self.trust, loaded=self.loaded)
+        check_spec(there.spec, trust=self.trust)
+        version = next((one for one in there.versions if one.name == home.name), None)
+        if version is None or version.method is None or version.method.ensemble is None:
+            raise InputError(f"references: ensemble: '{home.name}' of {folder.path} did not learn from an ensemble.")
+        task = there.task(version, [], device)
+        if not members_are_there(task):
+            # Its folder is another run's: nothing is trained in it.
+            raise InputError(f"references: ensemble: the members of '{home.name}' are not in {task.members} any more.")
+        return learned_from(task, trained=trained)
 
     def rehearse(self) -> None:
         """Every version that is still to be trained, on untrained networks."""
         earlier: list[Earlier] = []
         for version in self.versions:
-            task = self.task(version, earlier, "cpu")
+            task = self.task(version, earlier, "cpu", trained=False)
             if version.model is not None and version.checkpoint is None:
                 self._device_of(version)
                 if not self.is_done(version):

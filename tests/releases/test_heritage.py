@@ -1,0 +1,106 @@
+"""`references: ensemble`: an update is held to what its predecessor was distilled from, in its run or another."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from flipguard.checkpoints import load_checkpoint
+from flipguard.releases import Listener, TrainSpec, train
+from flipguard.types import InputError
+
+Make = Callable[..., TrainSpec]
+ELODI = {"name": "elodi", "ensemble": {"members": 3}}
+LDI = {"name": "ldi", "alpha": 0.7, "difference": {"margin": 0.0}}
+
+
+def old(**changes: Any) -> dict[str, Any]:
+    return {"name": "old", "model": {"name": "mlp", "hidden": [5]}, "method": ELODI, "seed": 7, **changes}
+
+
+def new(**changes: Any) -> dict[str, Any]:
+    own = {"name": "new", "model": {"name": "mlp", "hidden": [9]}, "method": LDI, "seed": 8}
+    return {**own, "references": "ensemble", **changes}
+
+
+def chain(small: Make, *versions: dict[str, Any]) -> TrainSpec:
+    return small(old=None, new=None, method=None, versions=list(versions))
+
+
+def weights(folder: Path, version: str = "new") -> dict[str, Tensor]:
+    return load_checkpoint(folder / "versions" / version / "model.safetensors")[0]
+
+
+class Members(Listener):
+    """Counts members that are trained."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, int, int]] = []
+
+    def members(self, version: str, done: int, total: int) -> None:
+        self.told.append((version, done, total))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, small: Make) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    train(chain(small, old(), new()), folder)
+    return folder
+
+
+def test_it_is_the_ensemble_kept_as_a_version(small: Make, finished: Path, tmp_path: Path) -> None:
+    """Which is how it had to be said before: one network that answers by its members' mean."""
+    kept = old(name="kept", method={"name": "paragon", "ensemble": {"members": 3}})
+    train(chain(small, kept, old(), new(references="radial")), tmp_path / "radial")
+    train(chain(small, old(), new(references="chain")), tmp_path / "chain")
+    ours, radial, chained = weights(finished), weights(tmp_path / "radial"), weights(tmp_path / "chain")
+    for name, value in ours.items():
+        torch.testing.assert_close(value, radial[name], rtol=1e-4, atol=1e-5)
+    assert any((value - chained[name]).abs().max() > 1e-3 for name, value in ours.items())
+
+
+def test_members_are_trained_once(small: Make, tmp_path: Path) -> None:
+    heard = Members()
+    train(chain(small, old(), new()), tmp_path / "run", listener=heard)
+    assert [told for told in heard.told if told[1]] == [("old", n, 3) for n in (1, 2, 3)] + [("old", 3, 3)]
+    assert len(list((tmp_path / "run/members").iterdir())) == 3
+
+
+def test_a_version_of_another_run_brings_its_ensemble(small: Make, finished: Path, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    shutil.copytree(finished, source)
+    given = {"name": "old", "run": str(source / "versions/old")}
+    train(chain(small, given, new()), tmp_path / "run")
+    ours, theirs = weights(tmp_path / "run"), weights(finished)
+    assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
+    assert not (tmp_path / "run/members").exists()
+    before = sorted(source.rglob("*"))
+    shutil.rmtree(next((source / "members").iterdir()))
+    with pytest.raises(InputError, match=r"the members of 'old' are not in .*source/members any more"):
+        train(chain(small, given, new()), tmp_path / "late")
+    assert not (tmp_path / "late").exists()
+    assert len(sorted(source.rglob("*"))) == len(before) - 2
+    with pytest.raises(InputError, match=r"'new' of .*source did not learn from an ensemble"):
+        train(chain(small, {"name": "old", "run": str(source / "versions/new")}, new()), tmp_path / "late")
+
+
+def test_it_may_know_fewer_classes(small: Make, tmp_path: Path) -> None:
+    train(chain(small, old(data={"classes": ["0", "1", "2", "3"]}), new()), tmp_path / "run")
+    assert weights(tmp_path / "run", "old")["head.weight"].shape[0] == 4
+    assert weights(tmp_path / "run")["head.weight"].shape[0] == 10
+
+
+def test_bad_input(small: Make, tmp_path: Path) -> None:
+    for versions, message in (
+        ((old(method={"name": "none"}), new()), "'old' did not learn from an ensemble here, as by elodi"),
+        ((old(), new(method=ELODI)), "has no meaning: elodi is not held to an old version"),
+        ((old(references="ensemble"),), "has no meaning: elodi is not held to an old version"),
+        ((old(), new(method={"name": "weight_interpolation"})), "mixes with one old network"),
+    ):
+        with pytest.raises(InputError, match=message):
+            train(chain(small, *versions), tmp_path / "run")
+        assert not (tmp_path / "run").exists()
