@@ -77,6 +77,9 @@ FRONTS = {
             "heir_branch",
             "heir_branch_10",
             "heir_5",
+            "patient_5",
+            "patient_3",
+            "patient_branch",
         ),
     ),
 }
