@@ -1,10 +1,12 @@
 """Image folders and shards into shards: the same samples, the same pixels where nothing is made smaller."""
 
 import io
-import shutil
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -36,15 +38,18 @@ def packed(source: Path, out: Path, how: Packing | None = None, **options: int) 
     return pack(images_in(source), out, how, workers=options.get("workers", 0))
 
 
-def loaded(found: Packed) -> object:
-    return load_data({**found.data, "size": 32, "resize": 32})
+def loaded(folder: Path) -> Any:
+    return load_data({"name": "webdataset", "folder": str(folder), "size": 32, "resize": 32})
 
 
 def test_nothing_is_made_smaller_unless_wanted(tmp_path: Path) -> None:
     source = write_folder(tmp_path / "images")
     found = packed(source, tmp_path / "shards", Packing(per_shard=4))
     assert (found.images, found.shards) == (18, 6)
-    data, expected = loaded(found), load_data({"name": "image-folder", "folder": str(source), "size": 32, "resize": 32})
+    data, expected = (
+        loaded(tmp_path / "shards"),
+        load_data({"name": "image-folder", "folder": str(source), "size": 32, "resize": 32}),
+    )
     assert data.classes == expected.classes == ("cat", "dog.brown")
     for part in ("train", "test"):
         ours, theirs = getattr(data, part), getattr(expected, part)
@@ -63,7 +68,7 @@ def test_the_shorter_side_is_what_was_asked_for(workers: int, tmp_path: Path) ->
     source = write_folder(tmp_path / "images")
     found = packed(source, tmp_path / "shards", Packing(short=36, quality=95), workers=workers)
     expected = load_data({"name": "image-folder", "folder": str(source), "size": 32, "resize": 32})
-    x, theirs = loaded(found).train.x, expected.train.x
+    x, theirs = loaded(tmp_path / "shards").train.x, expected.train.x
     for row, name in enumerate(theirs.names):
         width, height = theirs.open(row).size
         factor = min(1.0, 36 / min(width, height))
@@ -71,6 +76,9 @@ def test_the_shorter_side_is_what_was_asked_for(workers: int, tmp_path: Path) ->
         if factor == 1 and not name.endswith("gif"):
             assert x.content(row) == (source / name).read_bytes()
         assert np.abs(x.decode(row).astype(int) - theirs.decode(row)).mean() < 12
+    # Models are judged on what there was.
+    judged, before = loaded(tmp_path / "shards").test.x, expected.test.x
+    assert [judged.open(row).size for row in range(9)] == [before.open(row).size for row in range(9)]
     assert found.bytes == sum(path.stat().st_size for path in (tmp_path / "shards").glob("*.tar"))
 
 
@@ -81,8 +89,8 @@ def test_more_images_than_are_made_ready_at_a_time(workers: int, tmp_path: Path)
             home = tmp_path / "images" / part / f"c{i * i % 3}"
             home.mkdir(parents=True, exist_ok=True)
             Image.fromarray(np.full((9, 8, 3), i, np.uint8)).save(home / f"{i:03d}.png")
-    found = packed(tmp_path / "images", tmp_path / "shards", Packing(per_shard=AT_A_TIME + 20), workers=workers)
-    train, source = loaded(found).train, images_in(tmp_path / "images").train
+    packed(tmp_path / "images", tmp_path / "shards", Packing(per_shard=AT_A_TIME + 20), workers=workers)
+    train, source = loaded(tmp_path / "shards").train, images_in(tmp_path / "images").train
     assert len(train) == 2 * AT_A_TIME + 5
     assert train.ids.tolist() == [name.removesuffix(".png") for name in source.ids]
     assert torch.equal(train.y, source.y)
@@ -111,20 +119,24 @@ def test_it_goes_on_where_it_stopped(tmp_path: Path) -> None:
 
 def test_shards_can_be_packed_again_and_a_validation_part_goes_along(tmp_path: Path) -> None:
     source = write_folder(tmp_path / "images", ("train", "val", "test"))
-    found = packed(source, tmp_path / "shards")
-    data = loaded(found)
+    packed(source, tmp_path / "shards")
+    data = loaded(tmp_path / "shards")
     assert (len(data.train), len(data.test), len(data.validation)) == (9, 9, 9)
-    again = packed(tmp_path / "shards", tmp_path / "small", Packing(short=20))
-    small = loaded(again)
+    packed(tmp_path / "shards", tmp_path / "small", Packing(short=20))
+    small = loaded(tmp_path / "small")
     assert small.classes == ("cat", "dog.brown")
     for part in ("train", "test", "validation"):
         assert getattr(small, part).ids.tolist() == getattr(data, part).ids.tolist()
     assert {min(small.train.x.open(row).size) for row in range(9)} == {20}
-    # As others name them.
-    for name in ("test-000000.tar", "classes.txt", "shards.json"):
+    # As others name them: what is for validation stands for the test, and nothing is passed over.
+    for name in ("classes.txt", "shards.json"):
         (tmp_path / "shards" / name).unlink()
-    shutil.move(tmp_path / "shards/validation-000000.tar", tmp_path / "shards/val-000000.tar")
-    assert images_in(tmp_path / "shards").classes == ("0", "1")
+    with pytest.raises(InputError, match=r"test-000000\.tar is neither for train nor for val, by its name"):
+        images_in(tmp_path / "shards")
+    (tmp_path / "shards/test-000000.tar").unlink()
+    others = images_in(tmp_path / "shards")
+    assert others.classes == ("0", "1")
+    assert others.test.ids.tolist() == data.validation.ids.tolist()
 
 
 def test_bad_input(tmp_path: Path) -> None:
@@ -156,6 +168,28 @@ def test_bad_input(tmp_path: Path) -> None:
         assert not list((tmp_path / f"damaged{workers}").glob("*tar*"))
 
 
+@pytest.mark.parametrize(
+    ("folders", "files", "message"),
+    [
+        (("a", "b"), ("tab\tx.png", "y.png"), "has control characters: rename it"),
+        (("a", "b"), (os.fsdecode(b"caf\xe9.png"), "y.png"), "not UTF-8"),
+        ((os.fsdecode(b"caf\xe9"), "b"), ("x.png",), "not UTF-8"),
+        (("a b", "a  b"), ("x.png",), "the same name but for spaces"),
+    ],
+)
+def test_names_that_could_not_be_read_back(
+    folders: tuple[str, ...], files: tuple[str, ...], message: str, tmp_path: Path
+) -> None:
+    for part in ("train", "val"):
+        for folder in folders:
+            (tmp_path / "images" / part / folder).mkdir(parents=True)
+            for name in files:
+                Image.fromarray(np.zeros((9, 8, 3), np.uint8)).save(tmp_path / "images" / part / folder / name)
+    with pytest.raises(InputError, match=message):
+        packed(tmp_path / "images", tmp_path / "shards")
+    assert not (tmp_path / "shards").exists()
+
+
 def test_as_a_user_meets_it(tmp_path: Path) -> None:
     write_folder(tmp_path / "images")
 
@@ -168,7 +202,13 @@ def test_as_a_user_meets_it(tmp_path: Path) -> None:
     lines = done.stdout.splitlines()
     assert lines[0] == "1 of 4  train-000000.tar"
     assert lines[-2].startswith("18 images in 4 shards, 0.00 GB. Use them by")
-    assert lines[-1] == "data: {name: webdataset, folder: packed, classes: classes.txt}"
+    assert lines[-1] == "data: {name: webdataset, folder: packed}"
+    spec = f"{lines[-1]}\nnew: {{model: {{name: resnet10, width: 2}}}}\ntrain: {{epochs: 1, batch_size: 3}}\n"
+    (tmp_path / "spec.yaml").write_text(spec)
+    command = [sys.executable, "-m", "flipguard", "train", "spec.yaml", "data.size=32", "--out", "run"]
+    trained = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert trained.returncode == 0, trained.stderr
+    assert json.loads((tmp_path / "run/versions/new/model.json").read_text())["classes"] == ["cat", "dog.brown"]
     refused = run("images", "--out", "images/packed")
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
     assert "lies in images" in refused.stderr

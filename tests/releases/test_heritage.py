@@ -94,12 +94,22 @@ def test_it_may_know_fewer_classes(small: Make, tmp_path: Path) -> None:
     assert weights(tmp_path / "run")["head.weight"].shape[0] == 10
 
 
+def test_month_by_month(small: Make, finished: Path, tmp_path: Path) -> None:
+    """A run whose first version came from another run is the source of the next."""
+    february = chain(small, {"name": "january", "run": str(finished / "versions/old")}, old(name="february", seed=9))
+    train(february, tmp_path / "february")
+    train(chain(small, {"name": "february", "run": str(tmp_path / "february")}, new()), tmp_path / "march")
+    assert (tmp_path / "march/versions/new/model.json").exists()
+
+
 def test_bad_input(small: Make, tmp_path: Path) -> None:
+    soup = old(method={"name": "soup", "ensemble": {"members": 2}})
     for versions, message in (
         ((old(method={"name": "none"}), new()), "'old' did not learn from an ensemble here, as by elodi"),
         ((old(), new(method=ELODI)), "has no meaning: elodi is not held to an old version"),
         ((old(references="ensemble"),), "has no meaning: elodi is not held to an old version"),
         ((old(), new(method={"name": "weight_interpolation"})), "mixes with one old network"),
+        ((old(name="first", method={"name": "none"}), soup, new()), "'old' did not learn from an ensemble here"),
     ):
         with pytest.raises(InputError, match=message):
             train(chain(small, *versions), tmp_path / "run")

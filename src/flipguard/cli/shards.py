@@ -21,7 +21,8 @@ def shards(
     images: Annotated[str, typer.Argument(metavar="FOLDER", help="train/CLASS/… and val/CLASS/…, or shards.")],
     out: Annotated[str, typer.Option(metavar="FOLDER", help="Where the shards go.")],
     short: Annotated[
-        int | None, typer.Option(metavar="PIXELS", help="Make images smaller whose shorter side is longer than this.")
+        int | None,
+        typer.Option(metavar="PIXELS", help="Make training images smaller whose shorter side is longer than this."),
     ] = None,
     quality: Annotated[int, typer.Option(help="Of the JPEGs that are made smaller.")] = 90,
     per_shard: Annotated[int, typer.Option("--per-shard", help="Images in a shard.")] = 5000,
@@ -32,8 +33,8 @@ def shards(
 ) -> int:
     """Pack images into WebDataset shards, smaller if wanted, so that training reads and decodes them faster.
 
-    Ids stay as they are, but for the extension, and dots become underscores; an image that is small enough stays as it
-    is, byte for byte. The same command goes on where it stopped.
+    Ids stay as they are, but for the extension, and dots become underscores. Images to judge by, and those that are
+    small enough, stay byte for byte, but GIF and TIFF become JPEG. The same command goes on where it stopped.
 
     Exit status: 0 done, 2 bad input.
     """
@@ -50,7 +51,6 @@ def shards(
     )
     from flipguard.reports.wording import clean
 
-    said = ", ".join(f"{key}: {clean(value, 200)}" for key, value in found.data.items())
     say(f"{found.images:,} images in {found.shards:,} shards, {found.bytes / 1e9:.2f} GB. Use them by\n")
-    say(f"data: {{{said}}}\n")
+    say(f"data: {{name: webdataset, folder: {clean(out, 200)}}}\n")
     return 0

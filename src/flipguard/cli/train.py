@@ -68,7 +68,7 @@ def train(
     Which method? elodi has few flips at the lowest error, for twelve trainings. graft, for three, has as few after a
     release by elodi, at 0.7 points more error, and 72 % of its cut after an untreated one (CIFAR-100, five seeds). ldi
     with `references: ensemble`, held for long to the ensemble of such a release, has elodi's error and fewer flips
-    (CLINC-150, three seeds: results/README.md). `flipguard methods` lists all.
+    (small transformers on CLINC-150, three seeds: results/README.md). `flipguard methods` lists all.
 
     Exit status: 0 done, 1 the spec's gate refuses, 2 bad input, 130 interrupted (129 when the terminal was closed).
     """

@@ -11,10 +11,11 @@ import multiprocessing
 import os
 import signal
 import tarfile
-from collections.abc import Callable, Iterator
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -22,20 +23,18 @@ from typing import Any
 from flipguard.data.dataset import DataSet, Split
 from flipguard.data.files import ImageFiles, open_image, pillow
 from flipguard.data.folders import load_image_folder
-from flipguard.data.shards import LABEL, load_webdataset
+from flipguard.data.shards import CLASSES, LABEL, OWN, load_webdataset
 from flipguard.files import whole_file
 from flipguard.types import InputError
 
-FACTS, CLASSES = "shards.json", "classes.txt"
 FORMS = {b"\xff\xd8\xff": "jpg", b"\x89PNG\r\n": "png", b"BM": "bmp", b"P6": "ppm"}
 """How files begin that shards may hold as they are (and RIFF….WEBP); any other becomes a JPEG."""
 AT_A_TIME = 64
-_HELD: dict[str, Any] = {"test": "test-*.tar", "validation": "validation-*.tar"}
 
 
 @dataclass(frozen=True)
 class Packing:
-    """How images are kept: a shorter side of at most `short` pixels, and so many to a shard."""
+    """How images are kept: those to train on with a shorter side of at most `short` pixels, and so many to a shard."""
 
     short: int | None = None
     quality: int = 90
@@ -52,23 +51,26 @@ class Packing:
 
 @dataclass(frozen=True)
 class Packed:
-    """What there is now, and how a training spec says it."""
+    """What there is now."""
 
     images: int
     shards: int
     bytes: int
-    data: dict[str, str]
 
 
 def images_in(folder: Path) -> DataSet:
     """A folder of images by class (train/CLASS/…), or of shards, whichever it is."""
     if (folder / "train").is_dir():
         return load_image_folder(folder, allow_missing_classes=True)
-    if any(folder.glob("*.tar")):
-        # Shards of ours say more than those of others.
-        classes = CLASSES if (folder / CLASSES).is_file() else None
-        held: dict[str, Any] = _HELD if any(folder.glob(_HELD["validation"])) else {}
-        return load_webdataset(folder, classes=classes, **held)
+    shards = sorted(path.name for path in folder.glob("*.tar"))
+    if shards and not (folder / OWN).is_file():
+        for name in shards:
+            if "train" not in name and "val" not in name:
+                raise InputError(
+                    f"{folder / name} is neither for train nor for val, by its name: rename it, or move it."
+                )
+    if shards:
+        return load_webdataset(folder)
     raise InputError(f"{folder} has neither a folder train with one folder per class nor shards (*train*.tar).")
 
 
@@ -82,8 +84,9 @@ def pack(
 ) -> Packed:
     """Every part of a data set of image files as shards in a folder.
 
-    An image that is small enough is taken byte for byte. Shards are written whole or not at all: the same call goes on
-    where it was cut off. Samples keep their ids, without the file's extension and dots. `on_shard` hears how many
+    Only images to train on are made smaller. One that is small enough is taken byte for byte, unless it is of a form
+    that shards do not hold (GIF, TIFF), which becomes a JPEG. Shards are written whole or not at all: the same call goes
+    on where it was cut off. Samples keep their ids, without the file's extension and dots. `on_shard` hears how many
     shards are there, of how many, and the name of the last.
     """
     how = how or Packing()
@@ -93,9 +96,13 @@ def pack(
         if not isinstance(split.x, ImageFiles):
             raise InputError(f"the {name} part of {data.name} has no image files to pack.")
     keys = {name: _keys(split) for name, split in parts.items()}
+    names = [" ".join(name.split()) for name in data.classes]
+    _check_names([*names, *(key for each in keys.values() for key in each)])
+    if len(set(names)) < len(names):
+        raise InputError(f"two classes of {data.name} have the same name but for spaces: rename one of them.")
     _adopt(out, {**vars(how), "samples": _digest(keys, parts), "classes": len(data.classes)})
     with whole_file(out / CLASSES) as beside:
-        beside.write_text("".join(f"{' '.join(name.split())}\n" for name in data.classes), encoding="utf-8")
+        beside.write_text("".join(f"{name}\n" for name in names), encoding="utf-8")
     written: list[Path] = []
     total = sum(-(-len(split) // how.per_shard) for split in parts.values())
     with _pool(workers) as several:
@@ -104,25 +111,25 @@ def pack(
                 path = out / f"{name}-{number:06d}.tar"
                 if not path.exists():
                     rows = range(first, min(first + how.per_shard, len(split)))
-                    _write(path, split, keys[name], rows, how, several)
+                    # Models are judged on what they will meet: other parts stay as they are.
+                    own = how if name == "train" else replace(how, short=None)
+                    _write(path, split, keys[name], rows, own, several)
                 written.append(path)
                 if on_shard is not None:
                     on_shard(len(written), total, path.name)
-    spec = {"name": "webdataset", "folder": str(out), "classes": CLASSES}
-    spec |= {} if data.validation is None else _HELD
     images = sum(len(split) for split in parts.values())
-    return Packed(images, len(written), sum(path.stat().st_size for path in written), spec)
+    return Packed(images, len(written), sum(path.stat().st_size for path in written))
 
 
 def _adopt(out: Path, facts: dict[str, Any]) -> None:
     """The folder is ours: new, or begun with the same images in the same way."""
     try:
         out.mkdir(parents=True, exist_ok=True)
-        there = json.loads((out / FACTS).read_text(encoding="utf-8")) if (out / FACTS).exists() else None
+        there = json.loads((out / OWN).read_text(encoding="utf-8")) if (out / OWN).exists() else None
     except OSError as error:
         raise InputError(f"{out} cannot be written: {error.strerror or error}.") from error
     except ValueError as error:
-        raise InputError(f"{out / FACTS} cannot be read: give an empty folder as --out.") from error
+        raise InputError(f"{out / OWN} cannot be read: give an empty folder as --out.") from error
     if there is None and any(out.iterdir()):
         raise InputError(f"{out} holds other things: give an empty folder as --out.")
     if there is not None and there != facts:
@@ -130,7 +137,7 @@ def _adopt(out: Path, facts: dict[str, Any]) -> None:
     for left in out.glob(".*.part"):
         # By a process that was killed.
         left.unlink(missing_ok=True)
-    with whole_file(out / FACTS) as beside:
+    with whole_file(out / OWN) as beside:
         beside.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
 
 
@@ -148,6 +155,13 @@ def _keys(split: Split) -> list[str]:
     return keys
 
 
+def _check_names(names: Iterable[str]) -> None:
+    """Refuses what a shard, or the list of classes, could not be read back with."""
+    for name in names:
+        if not name or any(unicodedata.category(character) in ("Cc", "Cs") for character in name):
+            raise InputError(f"{name!a} is empty, not UTF-8, or has control characters: rename it.")
+
+
 def _digest(keys: dict[str, list[str]], parts: dict[str, Split]) -> str:
     found = hashlib.sha256()
     for name, split in parts.items():
@@ -161,7 +175,7 @@ Several = Callable[[list[ImageFiles], Packing], "Iterator[list[tuple[str, bytes]
 @contextmanager
 def _pool(workers: int | None) -> Iterator[Several]:
     """Within, images are made ready by so many processes, by default one for each core."""
-    number = len(os.sched_getaffinity(0)) if workers is None else workers
+    number = (os.cpu_count() or 1) if workers is None else workers
     if number <= 1:
         yield lambda chunks, how: map(_told, chunks, repeat(how))
         return

@@ -27,6 +27,9 @@ from flipguard.types import InputError
 
 IMAGES = frozenset({"jpg", "jpeg", "png", "webp", "bmp", "ppm"})
 LABEL = "cls"
+OWN, CLASSES = "shards.json", "classes.txt"
+"""What `flipguard shards` writes beside its shards: that they are its own, and the classes' names."""
+HELD = {"test": "test-*.tar", "validation": "validation-*.tar"}
 MAX_LABEL_BYTES = 64
 MAX_CLASSES = 1_000_000
 """More are refused: a few digits would otherwise make a list of names that no memory holds."""
@@ -70,8 +73,13 @@ def load_webdataset(
     """Shards by a pattern for each part, relative to the folder. Each sample is an image and a `.cls` with its class.
 
     `classes` is a text file with a line for each class, in the order of the codes; without it the codes themselves are
-    the names. Sizes and `workers` are as those of image folders.
+    the names. Sizes and `workers` are as those of image folders. Shards that `flipguard shards` packed say themselves
+    what their classes and parts are.
     """
+    if (root / OWN).is_file():
+        classes = classes or CLASSES
+        if validation is None and any(root.glob(HELD["validation"])):
+            test, validation = HELD["test"], HELD["validation"]
     shape = ShardImages(root, (), size, resize or round(size * 256 / 224), max_pixels=max_pixels, workers=workers)
     patterns = {"train": train, "test": test} | ({"validation": validation} if validation else {})
     parts = {part: _part(root, pattern, part, shape) for part, pattern in patterns.items()}

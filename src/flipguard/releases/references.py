@@ -87,7 +87,8 @@ def _old(task: Task) -> Any:
         raise InputError(f"'{task.name}' cannot be held to all earlier versions: they know different classes.")
     mapping = material.class_map(releases[0].classes, task.data, f"the version '{releases[0].name}'")
     networks = [_scaled_for(one, task.data.normalisation) for one in releases]
-    known = [one.known(task.data) for one in releases]
+    encoded = {id(one.encoder): one.known(task.data) for one in releases}
+    known = [encoded[id(one.encoder)] for one in releases]
     if all(data is task.data for data in known):
         return NetworkReference("old", networks, classes=mapping).to(task.device)
     inputs: list[Any] = [None if data is task.data else data.train.x for data in known]

@@ -67,11 +67,16 @@ def _check_heritage(version: VersionPlan, before: VersionPlan | None, place: str
     assert version.train is not None
     if before is None or not _wants_old(version.method, version, version.train, f"{place}.method"):
         raise InputError(f"{place}.references has no meaning: {version.method.name} is not held to an old version.")
-    learned = before.method is not None and before.method.ensemble is not None
-    if before.run is None and not learned:
+    if before.run is None and not has_heritage(before):
         raise InputError(
             f"{place}.references: ensemble: '{before.name}' did not learn from an ensemble here, as by elodi."
         )
+
+
+def has_heritage(version: VersionPlan) -> bool:
+    """Whether a version was distilled from an ensemble, or is one; a soup's networks start from another's weights."""
+    method = version.method
+    return method is not None and method.ensemble is not None and card_of(method).kind != "post-hoc"
 
 
 def as_dict(spec: TrainSpec) -> dict[str, Any]:
@@ -108,8 +113,9 @@ def _check_names(names: list[str | None]) -> None:
 def _given(place: str, version: VersionPlan, form: str) -> VersionPlan:
     """A version that is not trained here."""
     allowed = {"name", form} | _GIVEN[form]
-    for name in type(version).model_fields:
-        if name in version.model_fields_set - allowed and getattr(version, name) is not None:
+    for name, field in type(version).model_fields.items():
+        # A spec that was written out says what was left to a default, too.
+        if name in version.model_fields_set - allowed and getattr(version, name) not in (None, field.default):
             raise InputError(f"{place} has {form}, so it is not trained, and {name} has no meaning there.")
     graph = str(version.checkpoint).endswith(".onnx")
     if form == "checkpoint" and version.model is None and not graph:

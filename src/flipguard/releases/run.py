@@ -21,7 +21,7 @@ from flipguard.releases.references import Earlier, Task, learned_from, members, 
 from flipguard.releases.rehearsal import rehearse, rehearse_given
 from flipguard.releases.release import Release, load_release, version_home
 from flipguard.releases.repair import clear_damage, is_broken, repairable, told
-from flipguard.releases.resolved import as_dict, data_of, resolve
+from flipguard.releases.resolved import as_dict, data_of, has_heritage, resolve
 from flipguard.releases.trust import check_spec
 from flipguard.releases.version import help_make, keep_earlier, keep_predictions, make_version
 from flipguard.releases.yaml_text import parse_yaml
@@ -126,8 +126,8 @@ def _begun_with(folder: RunFolder) -> TrainSpec:
     try:
         stored = parse_yaml(path.read_text(encoding="utf-8"), str(path))
         return resolve(TrainSpec.model_validate(stored, strict=True))
-    except (OSError, UnicodeDecodeError, ValidationError) as error:
-        raise InputError(f"{path} cannot be read: which ensemble a version learned from stands there.") from error
+    except (OSError, UnicodeDecodeError, ValidationError, InputError) as error:
+        raise InputError(f"{path} does not tell which ensemble a version learned from.") from error
 
 
 @dataclass
@@ -228,12 +228,12 @@ class Job:
         """The ensemble that the version before learned from: of this run, or of the run that it comes from."""
         if before.run is None:
             return learned_from(self.task(before, [], device), trained=trained)
-        home = version_home(Path(before.run))
+        home = version_home(Path(before.run)).resolve()
         folder = RunFolder(home.parent.parent)
         there = Job(_begun_with(folder), folder, self.listener, self.device, self.trust, loaded=self.loaded)
         check_spec(there.spec, trust=self.trust)
         version = next((one for one in there.versions if one.name == home.name), None)
-        if version is None or version.method is None or version.method.ensemble is None:
+        if version is None or home.parent.name != "versions" or not has_heritage(version):
             raise InputError(f"references: ensemble: '{home.name}' of {folder.path} did not learn from an ensemble.")
         task = there.task(version, [], device)
         if not members_are_there(task):

@@ -144,13 +144,21 @@ class _Spread:
             own: dict[str, Piece] = {}
             for version in job.versions:
                 held = version.method is not None and version.method.ensemble is not None
-                if held and (job.repair or not job.is_done(version)):
+                if held and (job.repair or not job.is_done(version) or self._is_inherited(job, version)):
                     own |= self._version_members(job, version)
             found |= own
             run = self._run_piece(job, frozenset(own))
             self._runs[run.key] = job
             found[run.key] = run
         return list(found.values())
+
+    @staticmethod
+    def _is_inherited(job: Job, version: VersionPlan) -> bool:
+        """Whether the version after it is still to be held to its members."""
+        after = dict(zip([str(one.name) for one in job.versions], job.versions[1:], strict=False)).get(
+            str(version.name)
+        )
+        return after is not None and after.references == "ensemble" and not job.is_done(after)
 
     def _version_members(self, job: Job, version: VersionPlan) -> dict[str, Piece]:
         """The version's members that are still to be trained, by their places."""
