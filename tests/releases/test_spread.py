@@ -1,5 +1,6 @@
 """A spec on a pool: the run folders that `train` makes, told of as one run, on a disk or at an address."""
 
+import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -224,3 +225,25 @@ def test_artifacts_are_for_a_cluster(small: Callable[..., TrainSpec], tmp_path: 
 def test_resources_of_a_fraction_of_two_gpus(small: Callable[..., TrainSpec]) -> None:
     with pytest.raises(InputError, match="a share of a GPU, or whole ones"):
         small("train.resources={gpus: 1.5}")
+
+
+def test_an_inherited_ensemble_is_brought_and_not_trained_again(
+    small: Callable[..., TrainSpec], tmp_path: Path
+) -> None:
+    """`new` is added to a run whose `old` is done, on a machine that has nothing of it but the storage."""
+    first = {
+        "name": "old",
+        "model": {"name": "mlp", "hidden": [5]},
+        "method": {"name": "elodi", "ensemble": {"members": 2}},
+    }
+    second = {"name": "new", "model": {"name": "mlp", "hidden": [7]}, "method": "ldi", "references": "ensemble"}
+    whole = {"old": None, "new": None, "method": None, "artifacts": f"file://{tmp_path}/art"}
+    train_on(Here, small(**whole, versions=[first]), tmp_path / "run")
+    members = {path: path.stat().st_mtime_ns for path in (tmp_path / "art").rglob("member.*.safetensors")}
+    assert len(members) == 2
+    shutil.rmtree(tmp_path / "run")
+    pool = Counting()
+    train_on(lambda: pool, small(**whole, versions=[first, second]), tmp_path / "run")
+    assert len(pool.pieces) == 1
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "art").rglob("member.*.safetensors")} == members
+    assert (tmp_path / "run/versions/new/model.json").exists()

@@ -85,9 +85,9 @@ def pack(
     """Every part of a data set of image files as shards in a folder.
 
     Only images to train on are made smaller. One that is small enough is taken byte for byte, unless it is of a form
-    that shards do not hold (GIF, TIFF), which becomes a JPEG. Shards are written whole or not at all: the same call goes
-    on where it was cut off. Samples keep their ids, without the file's extension and dots. `on_shard` hears how many
-    shards are there, of how many, and the name of the last.
+    that shards do not hold (GIF, TIFF), which becomes a JPEG. Shards are written whole or not at all, and the same call
+    goes on where it was cut off. Samples keep their ids, without the file's extension and dots. `on_shard` hears how
+    many shards are there, of how many, and the name of the last.
     """
     how = how or Packing()
     parts = {"train": data.train, "val" if data.validation is None else "test": data.test}
