@@ -104,6 +104,18 @@ def test_a_front_in_words_is_its_runs(heading: str) -> None:
     assert [line.split(" | ", 1)[1] for line in text.splitlines() if line.startswith("|") and "±" in line] == made
 
 
+def test_the_table_beside_the_papers_is_its_runs() -> None:
+    heading = "## ELODI's Table 1 on CLINC-150, with small transformers\n"
+    text = (ROOT / "results" / "README.md").read_text().split(heading)[1].split("\n## ")[0]
+    runs = pq.read_table(ROOT / "results" / "bench" / "clinc_methods" / "runs.parquet").to_pandas()
+    mean = 100 * runs[runs["part"] == "test"].groupby(["row", "seed"]).mean(numeric_only=True).groupby("row").mean()
+    told = re.findall(r"^\| `(\w+)` \| ([\d.]+), ([\d.]+) \|", text, re.MULTILINE)
+    assert len(told) == 10
+    for row, error, flips in told:
+        found = mean["error_rate_new"][row], mean["relative_negative_flip_rate"][row]
+        assert (error, flips) == (f"{found[0]:.2f}", f"{found[1]:.1f}"), row
+
+
 @pytest.mark.parametrize(
     ("rule", "expected"),
     [
