@@ -12,6 +12,7 @@ import os
 import signal
 import tarfile
 import unicodedata
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
@@ -148,9 +149,8 @@ def _keys(split: Split) -> list[str]:
         folder, slash, file = str(name).rpartition("/")
         stem = file.rpartition(".")[0] or file
         keys.append(f"{folder}{slash}{stem.replace('.', '_')}")
-    if len(set(keys)) < len(keys):
-        seen: set[str] = set()
-        twice = next(key for key in keys if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+    twice = next((key for key, times in Counter(keys).items() if times > 1), None)
+    if twice is not None:
         raise InputError(f"two images would both be called {twice} in a shard: rename one of them.")
     return keys
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -155,10 +156,10 @@ class _Spread:
     @staticmethod
     def _is_inherited(job: Job, version: VersionPlan) -> bool:
         """Whether the version after it is still to be held to its members."""
-        after = dict(zip([str(one.name) for one in job.versions], job.versions[1:], strict=False)).get(
-            str(version.name)
+        return any(
+            one.name == version.name and after.references == "ensemble" and not job.is_done(after)
+            for one, after in pairwise(job.versions)
         )
-        return after is not None and after.references == "ensemble" and not job.is_done(after)
 
     def _version_members(self, job: Job, version: VersionPlan) -> dict[str, Piece]:
         """The version's members that are still to be trained, by their places."""
