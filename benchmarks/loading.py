@@ -102,14 +102,23 @@ def step_rate(model: str, batch: int, device: str, steps: int) -> float:
 
 
 def fed_rate(folder: Path, workers: int, model: str, batch: int, device: str, steps: int) -> float:
-    """The same steps on images that so many workers decode meanwhile."""
+    """The same steps on images that so many workers decode meanwhile; what they had ready before is not counted."""
     data = load_data({"name": "webdataset", "workers": workers}, folder=folder)
-    parts = Augmentation(crop_padding=0)
-    return _trained(data, model, batch, device, min(steps, len(data.train) // batch - 2), parts)
+    ready = 2 + 2 * workers
+    steps = min(steps, len(data.train) // batch - ready)
+    if steps < 2:
+        raise SystemExit(f"{len(data.train)} images are used up before {workers} workers are at work: more --images.")
+    return _trained(data, model, batch, device, steps, Augmentation(crop_padding=0), ready)
 
 
 def _trained(
-    data: DataSet, model: str, batch: int, device: str, steps: int, augmentation: Augmentation | None = None
+    data: DataSet,
+    model: str,
+    batch: int,
+    device: str,
+    steps: int,
+    augmentation: Augmentation | None = None,
+    warm: int = 2,
 ) -> float:
     bf16 = "bf16" if device != "cpu" else "float32"
     recipe = Recipe(epochs=1, batch_size=batch, precision=bf16, channels_last=True)  # type: ignore[arg-type]
@@ -126,7 +135,7 @@ def _trained(
     )
     updates = run.updates()
     torch.set_num_threads(len(os.sched_getaffinity(0)))
-    for _ in range(2):
+    for _ in range(warm):
         next(updates)
     _wait(device)
     began = time.perf_counter()
@@ -167,7 +176,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, nargs="+", default=sorted({0, 1, cores}))
     parser.add_argument("--model", default="resnet50")
     parser.add_argument("--batch", type=int, default=256 if gpu else 16)
-    parser.add_argument("--images", type=int, default=20_000 if gpu else 4_000)
+    parser.add_argument("--images", type=int, default=25_000 if gpu else 4_000)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--steps", type=int, default=30 if gpu else 4)
     parser.add_argument("--short", type=int, help="a shorter side to pack the images to, and measure again")

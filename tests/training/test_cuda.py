@@ -187,6 +187,19 @@ def test_views_are_captured() -> None:
     assert distance(other, plain) > 2 * distance(kept, plain)
 
 
+def test_branches_are_held_to_kept_views() -> None:
+    """As the heir of an ensemble is trained, with a tail whose weights are averaged."""
+    networks = [MODEL.build(C, 10 + j).cuda().eval() for j in range(3)]
+    references = {"old": NetworkReference("old", networks)}
+    recipe = replace(RECIPE, epochs=4, floor=0.1, tail=0.5, average=2)
+    method = build_method("graft", members=2, strength=0.1)
+    asked, _ = trained("plain", method, recipe, references)
+    kept, was_captured = trained("captured", method, replace(recipe, views=4), references)
+    assert was_captured
+    print("views of branches", distance(kept, asked))
+    assert distance(kept, asked) < 0.1
+
+
 def test_members_are_those_trained_alone() -> None:
     alone = trained("captured", seed=2)[0]
     together = fit_members(MODEL, images(), RECIPE, [1, 2, 3], augmentation=Augmentation(), device="cuda")
