@@ -1,11 +1,12 @@
-"""Seconds of a student that is held to an ensemble, its references asked at every step or once of each view. One run.
+"""Seconds of a student that is held to an ensemble, by the ways in which its references are asked. One run.
 
     python benchmarks/views.py                                          # a minute on a CPU
     python benchmarks/views.py --device cuda --rows 45000 --width 32 --batch 512 --epochs 32 --precision bf16
 
-Both sides take turns, and the fastest of `--runs` counts. Images are random ones of CIFAR's size: speed does not depend
-on what they show. Beside the seconds stands the ratio of the operations, a step taken as three forward passes and an
-answer of each member as one.
+All members at every step; all of them once of each view (`train.views`); or each of its share of every batch
+(`train.dealt`). The sides take turns, and the fastest of `--runs` counts. Images are random ones of CIFAR's size: speed
+does not depend on what they show. Beside the seconds stands the ratio of the operations, a step taken as three forward
+passes and an answer of each member as one.
 """
 
 import argparse
@@ -38,18 +39,23 @@ def main() -> None:
     parser.add_argument("--precision", default="float32")
     parser.add_argument("--runs", type=int, default=2)
     options = parser.parse_args()
-    seconds: dict[int, list[float]] = {0: [], options.views: []}
+    members, views = options.members, options.views
+    # What is said of it, the recipe's change, and its operations in steps of a network by itself.
+    ways: list[tuple[str, dict[str, Any], float]] = [
+        ("asked at every step", {}, 1 + members / 3),
+        (f"asked once of {views} views", {"views": views}, 1 + members * views / options.epochs / 3),
+        ("each asked of its share", {"dealt": True}, 1 + 1 / 3),
+    ]
+    seconds: list[list[float]] = [[] for _ in ways]
     for _ in range(options.runs):
-        for views, took in seconds.items():
-            took.append(trained(options, views))
-    plain, kept = (min(took) for took in seconds.values())
-    counted = (1 + options.members / 3) / (1 + options.members * options.views / options.epochs / 3)
-    print(f"asked at every step          {plain:8.2f} s")
-    print(f"asked once of {options.views} views        {kept:8.2f} s")
-    print(f"ratio                        {plain / kept:8.2f} x ({counted:.2f} x in operations)")
+        for took, (_, change, _) in zip(seconds, ways, strict=True):
+            took.append(trained(options, change))
+    for took, (name, _, counted) in zip(seconds, ways, strict=True):
+        ratio, expected = min(seconds[0]) / min(took), ways[0][2] / counted
+        print(f"{name:26} {min(took):8.2f} s   {ratio:6.2f} x as fast ({expected:.2f} x by operations)")
 
 
-def trained(options: Any, views: int) -> float:
+def trained(options: Any, change: dict[str, Any]) -> float:
     """A training from its references' first answer to its last step."""
     generator = np.random.default_rng(0)
     x = torch.from_numpy(generator.integers(0, 256, (options.rows, 3, 32, 32), dtype=np.uint8))
@@ -64,7 +70,7 @@ def trained(options: Any, views: int) -> float:
         model,
         data,
         Elodi(),
-        replace(recipe, views=views, channels_last=True),
+        replace(recipe, channels_last=True, **change),
         seeds=Seeds.of(0),
         references={"ensemble": members.to(options.device)},
         augmentation=Augmentation(),

@@ -132,6 +132,32 @@ def test_views_are_paid_for_once(augment: bool, views: int, asked: int) -> None:
     assert costs.training(kept) == pytest.approx(costs.training(plain) + asked * answers)
 
 
+def test_networks_that_are_dealt_out_cost_what_one_does() -> None:
+    networks: dict[str, Any] = {
+        "single": {"copies": 3},
+        "plain": {},
+        "held": {"method": "elodi", "references": {"ensemble": "old.single"}},
+        "dealt": {"method": "elodi", "references": {"ensemble": "old.single"}, "train": {"dealt": True}},
+    }
+    rows = {name: {"old": "single", "new": name} for name in networks}
+    found = graph(networks=networks, rows=rows)
+    costs = Costs(found)
+    plain, held, dealt = (
+        costs.training(pairs_of(found, name, 3)[0].new[0].node) for name in ("plain", "held", "dealt")
+    )
+    assert held - plain == pytest.approx(3 * (dealt - plain))
+    assert dealt > plain
+
+
+def test_dealt_and_offline_do_not_go_together() -> None:
+    networks = {
+        "single": {"copies": 2},
+        "kd": {"method": "elodi", "references": {"ensemble": "single"}, "offline": True, "train": {"dealt": True}},
+    }
+    with pytest.raises(InputError, match=r"networks\.kd: offline keeps what all networks say, train\.dealt asks one"):
+        pairs_of(graph(networks=networks, rows={"kd": {"old": "single", "new": "kd"}}), "kd", 3)
+
+
 def test_an_average_asks_nobody_whatever_the_views() -> None:
     networks = {
         "start": {"copies": 2, "shared": ["initialisation"]},

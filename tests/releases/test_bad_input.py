@@ -77,6 +77,16 @@ def test_views_are_refused_before_an_ensemble_is_trained(
     assert_refused(small(*elodi, "train.batch_size=32"), tmp_path / "run", "views is for one process")
 
 
+def test_what_cannot_be_dealt_out_is_refused_before_an_ensemble_is_trained(small: Make, tmp_path: Path) -> None:
+    elodi = ("method.name=elodi", "method.ensemble.members=2", "train.dealt=true")
+    for key, message in (("offline", "offline keeps what all members say"), ("spread", "spread has each process ask")):
+        with pytest.raises(InputError, match=rf"method\.ensemble\.{message}"):
+            train(small(*elodi, f"method.ensemble.{key}=true"), tmp_path / "run")
+    compares = small("method.name=ae_kd", *elodi[1:])
+    assert_refused(compares, tmp_path / "run", "compares the members of 'ensemble', and dealt asks one of each row")
+    assert_refused(small(*elodi, "train.accumulate=32", "train.batch_size=32"), tmp_path / "run", "none of 1 rows")
+
+
 def started(width: int, init: Path) -> dict[str, Any]:
     return {"model": {"name": "mlp", "hidden": [width], "init": str(init)}}
 

@@ -62,6 +62,16 @@ def finished(tmp_path_factory: pytest.TempPathFactory, small: Make) -> Path:
     return folder
 
 
+def test_dealt_is_for_the_student_alone(small: Make, tmp_path: Path) -> None:
+    """Its members are those of a run without, and it is another student."""
+    store = tmp_path / "store"
+    for dealt in ("false", "true"):
+        train(small(*ELODI, f"train.dealt={dealt}", f"members={store}"), tmp_path / dealt)
+    assert len(list(store.iterdir())) == 6
+    one, other = (weights(tmp_path / dealt) for dealt in ("false", "true"))
+    assert any(not torch.equal(one[name], other[name]) for name in one)
+
+
 def test_views_without_augmentation_change_the_cost_alone(small: Make, tmp_path: Path) -> None:
     """The student is the same up to rounding, and both runs share their members."""
     store = tmp_path / "store"

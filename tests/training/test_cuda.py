@@ -200,6 +200,19 @@ def test_branches_are_held_to_kept_views() -> None:
     assert distance(kept, asked) < 0.1
 
 
+def test_networks_that_are_dealt_out_are_captured() -> None:
+    networks = [MODEL.build(C, 10 + j).cuda().eval() for j in range(3)]
+    references = {"ensemble": NetworkReference("ensemble", networks)}
+    recipe = replace(RECIPE, dealt=True)
+    plain, _ = trained("plain", build_method("elodi"), recipe, references)
+    captured, was_captured = trained("captured", build_method("elodi"), recipe, references)
+    assert was_captured
+    print("dealt", distance(captured, plain))
+    assert distance(captured, plain) < 0.1
+    every, _ = trained("plain", build_method("elodi"), RECIPE, references)
+    assert distance(every, plain) > 2 * distance(captured, plain)
+
+
 def test_members_are_those_trained_alone() -> None:
     alone = trained("captured", seed=2)[0]
     together = fit_members(MODEL, images(), RECIPE, [1, 2, 3], augmentation=Augmentation(), device="cuda")

@@ -19,7 +19,7 @@ from torch.utils.flop_counter import flop_registry
 from flipguard.bench.graph import Graph
 from flipguard.bench.node import Node, Piece, made_for
 from flipguard.data import Batches, DataSet, class_places
-from flipguard.ensembles import CachedReference, NetworkReference, average_weights
+from flipguard.ensembles import CachedReference, NetworkReference, average_weights, deal
 from flipguard.methods import NoTreatment
 from flipguard.releases import material
 from flipguard.releases.resolved import recipe_of
@@ -28,7 +28,7 @@ from flipguard.training.network import new_student
 from flipguard.training.views import number_of_views
 from flipguard.types import Batch
 
-FEW, MORE = 2, 4
+FEW = 2
 GROUPS, MASK = 9, 10
 """Places among the arguments of a convolution's backward: its groups, and which gradients are wanted."""
 
@@ -67,7 +67,8 @@ class Costs:
         """Operations of a whole training, its own steps and its references' answers, but not their training."""
         held_to = [(need, [self._form(p.node) for p in pieces]) for need, pieces in node.references.items()]
         asked = self._asked(node)
-        key = ("step", self._form(node), repr(node.method), node.recipe.batch_size, asked > 0, str(held_to))
+        asking = (asked > 0, node.recipe.dealt)
+        key = ("step", self._form(node), repr(node.method), node.recipe.batch_size, *asking, str(held_to))
         if key not in self._found:
             with torch.random.fork_rng(devices=[]):
                 self._found[key] = self._tried(node) if node.average is not None else self._step(node)
@@ -126,22 +127,27 @@ class Costs:
             else:
                 networks = [self._fresh(piece.node)[piece.place] for piece in pieces]
                 references[need] = NetworkReference(need, networks, classes=places)
-        return self._counted_step(student, node.method, references, node.recipe.batch_size, data)
+        if not node.recipe.dealt:
+            return self._counted_step(student, node.method, references, node.recipe.batch_size, data)
+        # So many rows that each network has some.
+        most = max((reference.members for reference in references.values()), default=1)
+        dealt = deal(references, node.recipe.batch_size // node.recipe.accumulate)
+        return self._counted_step(student, node.method, dealt, node.recipe.batch_size, data, few=FEW * most)
 
     def _counted_step(
-        self, student: nn.Module, method: Any, references: dict[str, Any], size: int, data: DataSet
+        self, student: nn.Module, method: Any, references: dict[str, Any], size: int, data: DataSet, few: int = FEW
     ) -> float:
         """Of a step on `size` samples."""
         student.train()
         counts = []
-        for rows in (FEW, MORE):
+        for rows in (few, 2 * few):
             # Attention as the matrix products that it is: each backend's fused form would need a formula of its own.
             with sdpa_kernel(SDPBackend.MATH), Counter() as counter:
                 method(student, references, self._batch(rows, data)).loss.backward()
             counts.append(float(counter.total))
             student.zero_grad()
-        each = (counts[1] - counts[0]) / (MORE - FEW)
-        return counts[0] + each * (size - FEW)
+        each = (counts[1] - counts[0]) / few
+        return counts[0] + each * (size - few)
 
     def _forward(self, network: nn.Module) -> float:
         with sdpa_kernel(SDPBackend.MATH), Counter() as counter, torch.no_grad():

@@ -100,8 +100,8 @@ class Graph:
             plan,
             model.for_method(method),
             method,
-            # Of views only those know who learn from references.
-            recipe if references and not isinstance(method, Average) else replace(recipe, views=0),
+            # How references are asked is known only to those who learn from them.
+            recipe if references and not isinstance(method, Average) else replace(recipe, views=0, dealt=False),
             train,
             references,
         )
@@ -135,6 +135,8 @@ class Graph:
             check_views(self.set_of(node).train, 1)
         if plan.offline and node.recipe.views:
             raise InputError(f"{place}: offline asks the references of plain samples, train.views of augmented ones.")
+        if plan.offline and node.recipe.dealt:
+            raise InputError(f"{place}: offline keeps what all networks say, train.dealt asks one: take either.")
         if getattr(node.average, "alpha", None) == "validation" and "validation" not in material.held_out(self.data):
             raise InputError(
                 f"{place}: {plan.method.name} chooses alpha on the validation part, and the data has none."

@@ -5,6 +5,7 @@ from flipguard.ensembles.batch import BatchEnsemble, batch_ensemble, check_foldi
 from flipguard.ensembles.batch_student import BatchStudent
 from flipguard.ensembles.branched import BranchedStudent
 from flipguard.ensembles.combine import Combination, combined
+from flipguard.ensembles.dealt import DealtReference, deal
 from flipguard.ensembles.deep import DeepEnsemble
 from flipguard.ensembles.joint import JointStudent, StaleStudent
 from flipguard.ensembles.perturbations import Perturbation, as_perturbation
@@ -27,6 +28,7 @@ __all__ = [
     "BranchedStudent",
     "CachedReference",
     "Combination",
+    "DealtReference",
     "DeepEnsemble",
     "JointStudent",
     "MovingAverage",
@@ -45,6 +47,7 @@ __all__ = [
     "batch_ensemble",
     "check_folding",
     "combined",
+    "deal",
     "decay_groups",
     "extract_logits",
     "interpolate",

@@ -17,6 +17,7 @@ from torch.nn.modules.conv import _ConvNd
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from flipguard.ensembles.combine import stacked
+from flipguard.ensembles.dealt import dealt_out, joined
 from flipguard.ensembles.paired import NARROW, CannotPair, paired
 from flipguard.ensembles.patches import Patches, from_patches, rounded_up, shared_stem, with_channels
 from flipguard.ensembles.references import NetworkReference
@@ -25,6 +26,7 @@ from flipguard.types import Batch, Output
 
 LOG = logging.getLogger("flipguard.training")
 WARM_UP, TRIED = 3, 5
+ALONE = "one by one"
 
 
 class _Fused(nn.Module):
@@ -101,12 +103,12 @@ class Way(nn.Module):
 def quick_ways(networks: Sequence[nn.Module], dtype: torch.dtype) -> dict[str, Way]:
     """By name, the ways in which the networks can be asked; which is the quickest depends on the device."""
     try:
-        ways = _ways("one by one", [folded(network) for network in networks], dtype)
+        ways = _ways(ALONE, [folded(network) for network in networks], dtype)
     except torch.OutOfMemoryError:
         raise
     except UNTRACEABLE as error:
         LOG.info("networks are asked as they are: their graph cannot be traced (%s)", error)
-        return {"one by one": Way([quickened(network, dtype) for network in networks])}
+        return {ALONE: Way([quickened(network, dtype) for network in networks])}
     try:
         return {**ways, **_ways("in pairs", _pairs(networks), dtype)}
     except torch.OutOfMemoryError:
@@ -194,7 +196,11 @@ class QuickReference:
         self.differentiable = reference.differentiable
         self._reference, self._dtype = reference, dtype
         self.took: dict[str, float] = {}
-        self._ways = {name: way.to(device) for name, way in quick_ways(list(reference.networks), dtype).items()}
+        ways = quick_ways(list(reference.networks), dtype)
+        if reference.dealt:
+            # The others show all networks the same images.
+            ways = {ALONE: ways[ALONE]}
+        self._ways = {name: way.to(device) for name, way in ways.items()}
         self._streams: Sequence[torch.cuda.Stream] = [torch.cuda.Stream(device) for _ in reference.networks[1:]]
 
     def __call__(self, batch: Batch, *, features: bool = False) -> Output:
@@ -205,21 +211,30 @@ class QuickReference:
         with torch.no_grad():
             if len(self._ways) > 1 and not torch.cuda.is_current_stream_capturing():
                 self._choose(x)
-            return Output(stacked(self._said(next(iter(self._ways.values())), x), self.name).float())
+            said = self._said(next(iter(self._ways.values())), x)
+            together = joined if self._reference.dealt else stacked
+            return Output(together(said, self.name).float())
 
     def _said(self, way: Way, x: Tensor) -> list[Tensor]:
         here = torch.cuda.current_stream()
-        given, networks = way.read(x), way.networks
+        given, networks = self._given(way, x)
         said: list[Any] = [None] * len(networks)
         streams = self._streams[: len(networks) - 1]
         for place, stream in enumerate(streams, start=1):
             stream.wait_stream(here)
             with torch.cuda.stream(stream):
-                said[place] = networks[place](given)
-        said[0] = networks[0](given)
+                said[place] = networks[place](given[place])
+        said[0] = networks[0](given[0])
         for stream in streams:
             here.wait_stream(stream)
         return apart(said)
+
+    def _given(self, way: Way, x: Tensor) -> tuple[list[Any], Sequence[nn.Module]]:
+        """What each network is shown, and the networks."""
+        if not self._reference.dealt:
+            return [way.read(x)] * len(way.networks), way.networks
+        parts = dealt_out(x, len(way.networks))
+        return list(map(way.read, parts)), way.networks[: len(parts)]
 
     def _choose(self, x: Tensor) -> None:
         self.took = {name: _milliseconds(partial(self._said, way, x)) for name, way in self._ways.items()}

@@ -17,6 +17,9 @@ class NetworkReference(nn.Module):
     A network that cannot be differentiated says so by `differentiable = False`, and the reference then says it too.
     """
 
+    dealt = False
+    """Whether each row is answered by one of the networks alone (`DealtReference`)."""
+
     def __init__(self, name: str, networks: Sequence[nn.Module], *, classes: tuple[int, ...] | None = None) -> None:
         super().__init__()
         if not networks:

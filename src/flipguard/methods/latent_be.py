@@ -12,7 +12,7 @@ from flipguard.losses import cross_entropy, kl_divergence
 from flipguard.methods.card import Card
 from flipguard.methods.checks import check_above_zero, check_choice, check_not_negative, check_shares
 from flipguard.methods.objective import Distilling
-from flipguard.methods.terms import member_logits, step
+from flipguard.methods.terms import each_member, step
 from flipguard.types import Batch, InputError, Reference, Step, Student
 
 PAPER_SETTINGS: dict[str, dict[str, float]] = {
@@ -66,7 +66,7 @@ class OneToOne(Distilling):
             )
         shown = self.shown(student, references, batch)
         logits, clean = self.logits(student, batch, shown)
-        theirs, mine = member_logits(references, "ensemble", shown, logits)
+        theirs, mine = each_member(references, "ensemble", shown, logits)
         if len(theirs) != len(mine):
             raise InputError(
                 f"each member learns from a teacher of its own, but the student has {len(mine)} and the reference "

@@ -10,7 +10,7 @@ from flipguard.ensembles import Combination
 from flipguard.ensembles.perturbations import Perturbation, as_perturbation
 from flipguard.losses import cross_entropy
 from flipguard.methods.checks import check_choice, check_smoothing
-from flipguard.methods.terms import Terms, labels_of, member_logits, only_member, reference_logits, step, the_reference
+from flipguard.methods.terms import Terms, each_member, labels_of, only_member, reference_logits, step, the_reference
 from flipguard.types import Batch, Reference, Step, Student
 
 
@@ -38,7 +38,7 @@ class Seen:
 
     def members_of(self, name: str) -> tuple[Tensor, Tensor]:
         """The student's logits (B, S) and those of a reference's members (M, B, S), on the classes that both know."""
-        theirs, mine = member_logits(self.references, name, self.batch, self.logits)
+        theirs, mine = each_member(self.references, name, self.batch, self.logits)
         return mine, theirs
 
     def labels(self, name: str) -> Tensor:

@@ -69,6 +69,13 @@ def member_logits(
     return logits, student.index_select(-1, _columns(reference, student.device))
 
 
+def each_member(references: Mapping[str, Reference], name: str, batch: Batch, student: Tensor) -> tuple[Tensor, Tensor]:
+    """`member_logits`, for a method that sets members beside one another."""
+    if getattr(the_reference(references, name), "dealt", False):
+        raise InputError(f"this method compares the members of '{name}', and dealt asks one of each row: leave it out.")
+    return member_logits(references, name, batch, student)
+
+
 def labels_of(references: Mapping[str, Reference], name: str, y: Tensor, classes: int) -> Tensor:
     """Labels (B,) as columns of the reference; -1, which no prediction equals, for a class it does not know."""
     reference = references[name]

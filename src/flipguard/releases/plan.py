@@ -167,6 +167,9 @@ class TrainPlan(Strict):
     views: Annotated[
         int, Field(description="augmented forms of each sample, of which the references are asked once; 0: new ones")
     ] = 0
+    dealt: Annotated[bool, Field(description="deal the rows of each batch out among the networks of a reference")] = (
+        False
+    )
     precision: Literal["float32", "bf16"] = "float32"
     channels_last: bool = False
     accumulate: Annotated[int, Field(description="parts of a batch, one after another, for less memory")] = 1

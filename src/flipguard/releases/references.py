@@ -152,8 +152,8 @@ def ensembles_of(
             range(turn, plan.members, len(models)),
             MemberPlan(
                 model,
-                # Members are held to nothing, and so know nothing of views.
-                replace(recipe_of(plan.train), views=0),
+                # Members are held to nothing, and so know nothing of how references are asked.
+                replace(recipe_of(plan.train), views=0, dealt=False),
                 NoTreatment(label_smoothing=plan.train.label_smoothing or 0.0),
                 material.augmentation(task.plan.augment),
                 device or task.device,

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from flipguard.data import Batches, DataSet
-from flipguard.ensembles import CachedReference, NetworkReference, SingleStudent, extract_logits
+from flipguard.ensembles import CachedReference, NetworkReference, SingleStudent, deal, extract_logits
 from flipguard.models import SplitClassifier, check_split
 from flipguard.releases import material
 from flipguard.releases.averaged import check_averaged
@@ -156,12 +156,15 @@ def _one_step(task: Task, model: ModelSpec, method: Any) -> None:
     made = getattr(method, "student", None)
     student = SingleStudent(build_member(0)) if made is None else made(build_member, decay_all=True)
     references: dict[str, Any] = {need: _stand_in(task, need) for need in getattr(method, "needs", ())}
-    if task.version.train is not None and task.version.train.views:
+    train = task.version.train
+    if train is not None and train.views:
         # A method that asks for more than logits is refused by what holds nothing else.
         references = {
             need: CachedReference(need, extract_logits(one, [batch]), classes=one.classes)
             for need, one in references.items()
         }
+    if train is not None and train.dealt:
+        references = deal(references, train.batch_size // (train.accumulate * team_place()[1]))
     method(student, references, batch)
 
 

@@ -307,6 +307,10 @@ def _ensemble(method: MethodPlan, version: VersionPlan, train: TrainPlan, place:
         raise InputError(f"{place}.ensemble.model: {method.name} releases its ensemble, all of it of one network.")
     if plan.offline and train.views:
         raise InputError(f"{place}.ensemble.offline asks the members of plain samples, train.views of augmented ones.")
+    if plan.offline and train.dealt:
+        raise InputError(f"{place}.ensemble.offline keeps what all members say, train.dealt asks one: take either.")
+    if plan.spread and train.dealt:
+        raise InputError(f"{place}.ensemble.spread has each process ask its own members, train.dealt all: take either.")
     own = laid_over(train, plan.train)
     recipe_of(own, f"{place}.ensemble.train")
     # Members are released by their last epoch, so that they do not depend on a validation part.

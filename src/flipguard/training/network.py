@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from flipguard.data import Augmentation, Batches, DataSet, ResidentBatches
-from flipguard.ensembles import SingleStudent
+from flipguard.ensembles import SingleStudent, deal
 from flipguard.predictions import Predictions
 from flipguard.training.distributed import own_device, place
 from flipguard.training.engines import Engine
@@ -72,7 +72,7 @@ def described(
 
 def _recipe(recipe: Recipe) -> dict[str, Any]:
     """Without what came later and is not used, so that a run from before goes on."""
-    later = ("floor", "tail", "average", "views")
+    later = ("floor", "tail", "average", "views", "dealt")
     return {name: value for name, value in asdict(recipe).items() if value or name not in later}
 
 
@@ -189,8 +189,11 @@ def begin_network(
         sharded=sharded,
         all_members=all_members,
     )
+    held_to = dict(references or {})
+    if recipe.dealt:
+        held_to = deal(held_to, recipe.batch_size // (recipe.accumulate * world))
     with memory_explained(recipe, "the references' answers", checkpoint):
-        held_to = kept_views(references or {}, batches(0, 0), recipe)
+        held_to = kept_views(held_to, batches(0, 0), recipe)
     return Run(student, method, job, held_to, on_epoch)
 
 

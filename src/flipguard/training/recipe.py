@@ -25,10 +25,11 @@ class Recipe:
     there for the last share `tail` of a cycle's steps. With `average` the mean of the weights after each of the last so
     many epochs is released, its BatchNorm's statistics measured anew (SWA, Izmailov et al. 2018). With `views` a
     network that is held to references meets so many augmented forms of each sample, again and again, and the references
-    are asked of each once, before the first step. BatchNorm and biases are not decayed when `decay_all` is off.
-    `accumulate` splits a batch into that many parts, one after another, and `checkpoint_activations` computes each
-    block's activations again in the backward pass: both for less memory. When `clip_norm` is set, gradients are scaled
-    down to at most that norm.
+    are asked of each once, before the first step. With `dealt` the rows of each batch are dealt out among the networks
+    of a reference, so that each row is answered by one of them. BatchNorm and biases are not decayed when `decay_all`
+    is off. `accumulate` splits a batch into that many parts, one after another, and `checkpoint_activations` computes
+    each block's activations again in the backward pass: both for less memory. When `clip_norm` is set, gradients are
+    scaled down to at most that norm.
     """
 
     epochs: int = 16
@@ -46,6 +47,7 @@ class Recipe:
     tail: float = 0.0
     average: int = 0
     views: int = 0
+    dealt: bool = False
     precision: Precision = "float32"
     channels_last: bool = False
     accumulate: int = 1
@@ -80,6 +82,8 @@ class Recipe:
             raise InputError(f"average must be between 0 and the {self.epochs} epochs, got {self.average}.")
         if self.views < 0:
             raise InputError(f"views must be at least 1, or 0 for new ones in each epoch, got {self.views}.")
+        if self.views and self.dealt:
+            raise InputError("views keeps what all networks of a reference say, and dealt asks one: take either.")
         if self.clip_norm is not None and not self.clip_norm > 0:
             raise InputError(f"clip_norm must be above 0, or None, got {self.clip_norm}.")
         if self.epochs % self.cycles:

@@ -60,6 +60,8 @@ def fit(
     _check_given(model, loader, old)
     if recipe.views:
         raise InputError("views needs to know what a loader shows next: use a training spec (flipguard train).")
+    if recipe.dealt:
+        raise InputError("dealt needs a new order in each epoch, which a loader may not have: use a training spec.")
     references = references_of(chosen, old, ensemble)
     where = device or str(next(model.parameters()).device)
     if not isinstance(loader, Sized):
