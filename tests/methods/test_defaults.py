@@ -17,6 +17,7 @@ FACTS: dict[str, dict[str, Any]] = {
     # ELODI: α = 0.8 and no margin from an ensemble, α = 0.5 and a margin of 0.5 from a single old model.
     "elodi": {"alpha": 0.8, "mix": 1.0, "difference.margin": 0.0, "difference.p": 2.0, "difference.k": None},
     "ldi": {"alpha": 0.5, "difference.margin": 0.5},
+    "heir": {"alpha": 0.5, "difference.margin": 0.0},
     "bct": {"strength": 1.0},
     "ract": {"strength": 1.0, "temperature": 0.01, "hardest": 10, "form": "classifier"},
     "bu_cr": {"cost_ratio": 5.0},
@@ -37,6 +38,7 @@ COSTS = {
     "fd_kl": "1 + 1/3",
     "fd_lm": "1 + 1/3",
     "ldi": "1 + 1/3",
+    "heir": "1 + m/3",
     "elodi": "1 + 4m/3",
     "ensemble_kd": "1 + 4m/3",
     "ensemble_fd": "1 + 4m/3",

@@ -107,6 +107,13 @@ FORMULAS: dict[str, tuple[str, dict[str, Any], Formula]] = {
             0.5 * ce(all_, y) + 0.5 * ldi(n, o, c, p=2, k=C, margin=0.5, with_label=True, mean=True)
         ),
     ),
+    "heir": (
+        "heir",
+        {},
+        lambda all_, n, o, e, y, c: (
+            0.5 * ce(all_, y) + 0.5 * ldi(n, o, c, p=2, k=C, margin=0.0, with_label=True, mean=True)
+        ),
+    ),
     "elodi": (
         "elodi",
         {},

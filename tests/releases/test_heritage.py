@@ -84,8 +84,9 @@ def test_a_version_of_another_run_brings_its_ensemble(small: Make, finished: Pat
         train(chain(small, given, new()), tmp_path / "late")
     assert not (tmp_path / "late").exists()
     assert len(sorted(source.rglob("*"))) == len(before) - 2
-    with pytest.raises(InputError, match=r"'new' of .*source did not learn from an ensemble"):
-        train(chain(small, {"name": "old", "run": str(source / "versions/new")}, new()), tmp_path / "late")
+    train(chain(small, old(method="none")), tmp_path / "plain")
+    with pytest.raises(InputError, match=r"'old' of .*plain did not learn from an ensemble"):
+        train(chain(small, {"name": "old", "run": str(tmp_path / "plain")}, new()), tmp_path / "late")
 
 
 def test_it_may_know_fewer_classes(small: Make, tmp_path: Path) -> None:
@@ -102,10 +103,43 @@ def test_month_by_month(small: Make, finished: Path, tmp_path: Path) -> None:
     assert (tmp_path / "march/versions/new/model.json").exists()
 
 
+def test_heir_is_that_by_itself(small: Make, finished: Path, tmp_path: Path) -> None:
+    heir = new(method={"name": "heir", "alpha": 0.7})
+    del heir["references"]
+    train(chain(small, old(), heir), tmp_path / "run")
+    ours, theirs = weights(tmp_path / "run"), weights(finished)
+    assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
+    again = train(chain(small, old(), new(method={"name": "heir", "alpha": 0.7})), tmp_path / "run")
+    assert again.found
+
+
+def test_an_heir_s_heir_has_what_it_had(small: Make, tmp_path: Path) -> None:
+    """In one run, in the next, and in the one after that, whose source came from elsewhere itself."""
+    last = new(name="last", seed=9)
+    train(chain(small, old(), new(), last), tmp_path / "whole")
+    train(chain(small, old(), new()), tmp_path / "first")
+    given = {"name": "new", "run": str(tmp_path / "first")}
+    train(chain(small, given, last), tmp_path / "second")
+    further = {"name": "old", "run": str(tmp_path / "first/versions/old")}
+    train(chain(small, further, new()), tmp_path / "apart")
+    train(chain(small, {"name": "new", "run": str(tmp_path / "apart")}, last), tmp_path / "third")
+    expected = weights(tmp_path / "whole", "last")
+    for folder in ("second", "third"):
+        found = weights(tmp_path / folder, "last")
+        assert all(torch.equal(value, expected[name]) for name, value in found.items()), folder
+    assert sorted(path.name for path in tmp_path.glob("*/members")) == ["members"] * 2
+    shutil.rmtree(tmp_path / "first/members")
+    with pytest.raises(InputError, match=r"the members of 'old' are not in .*first/members any more"):
+        train(chain(small, {"name": "new", "run": str(tmp_path / "apart")}, last), tmp_path / "late")
+
+
 def test_bad_input(small: Make, tmp_path: Path) -> None:
     soup = old(method={"name": "soup", "ensemble": {"members": 2}})
     for versions, message in (
         ((old(method={"name": "none"}), new()), "'old' did not learn from an ensemble here, as by elodi"),
+        ((old(), new(method="heir", references="full")), "heir is held to the ensemble that the version before"),
+        ((old(method="none"), new(method="heir")), "'old' did not learn from an ensemble here, as by elodi"),
+        ((old(method="heir"), new()), "is the first version, and heir needs an old one"),
         ((old(), new(method=ELODI)), "has no meaning: elodi is not held to an old version"),
         ((old(references="ensemble"),), "has no meaning: elodi is not held to an old version"),
         ((old(), new(method={"name": "weight_interpolation"})), "mixes with one old network"),

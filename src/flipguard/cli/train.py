@@ -65,10 +65,10 @@ def train(
     The same command again goes on where it stopped, or says that it is finished. Under torchrun or accelerate launch
     every process trains, and the first writes.
 
-    Which method? elodi has few flips at the lowest error, for twelve trainings. graft, for three, has as few after a
-    release by elodi, at 0.7 points more error, and 72 % of its cut after an untreated one (CIFAR-100, five seeds). ldi
-    with `references: ensemble`, held for long to the ensemble of such a release, has elodi's error and fewer flips
-    (small transformers on CLINC-150, three seeds: results/README.md). `flipguard methods` lists all.
+    Which method? elodi has few flips at the lowest error, for twelve trainings. After a release by elodi: heir, held
+    to the ensemble that was trained for it, for three; it has as few flips, on texts elodi's error too, and on images
+    0.6 points more (AG News, CLINC-150, CIFAR-100: results/README.md). After an untreated one: graft, for three, has
+    72 % of elodi's cut (CIFAR-100, five seeds). `flipguard methods` lists all.
 
     Exit status: 0 done, 1 the spec's gate refuses, 2 bad input, 130 interrupted (129 when the terminal was closed).
     """

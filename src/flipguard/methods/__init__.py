@@ -30,7 +30,7 @@ from flipguard.methods.card import Card
 from flipguard.methods.codistillation import CoDistillation
 from flipguard.methods.distillation import Distillation
 from flipguard.methods.dropout import Dropout
-from flipguard.methods.elodi import Elodi, Ldi, LogitDifference
+from flipguard.methods.elodi import Elodi, Heir, Ldi, LogitDifference
 from flipguard.methods.entropy import MinimumEntropy
 from flipguard.methods.focal import FocalDistillation
 from flipguard.methods.graft import Graft
@@ -107,6 +107,7 @@ __all__ = [
     "Elodi",
     "FocalDistillation",
     "Graft",
+    "Heir",
     "LatentBE",
     "Ldi",
     "LogitDifference",

@@ -16,7 +16,8 @@ class Card:
     `summary` says in one plain sentence what its defaults do. `training_cost` is in single-model trainings, a forward
     pass counted as a third of a step; m is the number of members. `references` are the names of those it needs with its
     defaults: `old`, `ensemble`. `fixed` are the options that make this method out of its factory, and cannot be given;
-    `defaults` those in which it only starts from other values. `settings` are the paper's options by data set, where it
+    `defaults` those in which it only starts from other values. With `heritage` its `old` is the ensemble that the
+    version before learned from. `settings` are the paper's options by data set, where it
     has several. `departures` are what all objectives have in common (the tests' list of invariances) and this one has
     not, each with its reason.
     """
@@ -32,6 +33,7 @@ class Card:
     inference_cost: str = "1"
     fixed: Mapping[str, Any] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    heritage: bool = False
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     departures: Mapping[str, str] = field(default_factory=dict)
 

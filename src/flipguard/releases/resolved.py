@@ -1,7 +1,7 @@
 """A spec with nothing left open: every version with its model, method, data, training and seeds written out."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any, get_args, get_type_hints
 
@@ -54,9 +54,9 @@ def resolve(spec: TrainSpec) -> TrainSpec:
         if len(given) > 1:
             raise InputError(f"{place} has {' and '.join(given)}: a version is there in one form only.")
         done.append(_given(place, version, given[0]) if given else _trained(spec, place, version, index))
-    for (place, _), version, before in zip(listed, done, [None, *done], strict=False):
+    for index, ((place, _), version) in enumerate(zip(listed, done, strict=True)):
         if version.references == "ensemble":
-            _check_heritage(version, before, place)
+            _check_heritage(version, inherited_from(done, index) if index else None, place)
     empty = {"old": None, "new": None, "method": MethodPlan(), "train": TrainPlan(), "seed": 0, "seeds": None}
     return spec.model_copy(update={**empty, "versions": done})
 
@@ -71,6 +71,12 @@ def _check_heritage(version: VersionPlan, before: VersionPlan | None, place: str
         raise InputError(
             f"{place}.references: ensemble: '{before.name}' did not learn from an ensemble here, as by elodi."
         )
+
+
+def inherited_from(versions: Sequence[VersionPlan], index: int) -> VersionPlan:
+    """Whose ensemble the version at this place is held to: that of the one before, or of whom that one has it from."""
+    earlier = list(reversed(versions[:index]))
+    return next((one for one in earlier if one.references != "ensemble"), earlier[-1])
 
 
 def has_heritage(version: VersionPlan) -> bool:
@@ -155,7 +161,14 @@ def _trained(spec: TrainSpec, place: str, version: VersionPlan, index: int) -> V
         method = method.model_copy(update={"ensemble": ensemble})
     elif plan.ensemble is not None:
         raise InputError(f"{method_place}.ensemble has no meaning: {method.name} is not held to an ensemble.")
+    if card_of(method).heritage and version.references not in ("chain", "ensemble"):
+        raise InputError(
+            f"{place}.references is {version.references}, and {method.name} is held to the ensemble that the version "
+            "before learned from: leave it out, or take ldi."
+        )
     changes: dict[str, Any] = {"method": method, "train": train, "seed": None, "seeds": _seeds(spec, version, index)}
+    if card_of(method).heritage:
+        changes["references"] = "ensemble"
     if version.data is not None:
         changes["data"] = DataChanges.model_validate(data_of(spec, version, place).model_dump(exclude_unset=True))
     return version.model_copy(update=changes)

@@ -21,7 +21,7 @@ from flipguard.releases.references import Earlier, Task, learned_from, members, 
 from flipguard.releases.rehearsal import rehearse, rehearse_given
 from flipguard.releases.release import Release, load_release, version_home
 from flipguard.releases.repair import clear_damage, is_broken, repairable, told
-from flipguard.releases.resolved import as_dict, data_of, has_heritage, resolve
+from flipguard.releases.resolved import as_dict, data_of, has_heritage, inherited_from, resolve
 from flipguard.releases.trust import check_spec
 from flipguard.releases.version import help_make, keep_earlier, keep_predictions, make_version
 from flipguard.releases.yaml_text import parse_yaml
@@ -220,12 +220,14 @@ class Job:
         members = self.folder.members(self.spec.members)
         heritage = None
         if version.references == "ensemble":
-            before = self.versions[[str(one.name) for one in self.versions].index(str(version.name)) - 1]
-            heritage = partial(self._heritage, before, device, trained=trained)
+            heritage = partial(self._heritage, self._inherited_from(version), device, trained=trained)
         return Task(version, plan, data, tuple(earlier), home, members, device, self.listener, self.repair, heritage)
 
+    def _inherited_from(self, version: VersionPlan) -> VersionPlan:
+        return inherited_from(self.versions, [str(one.name) for one in self.versions].index(str(version.name)))
+
     def _heritage(self, before: VersionPlan, device: str, *, trained: bool) -> list[Release]:
-        """The ensemble that the version before learned from: of this run, or of the run that it comes from."""
+        """The ensemble that a version learned from: of this run, or of the run that it comes from."""
         if before.run is None:
             return learned_from(self.task(before, [], device), trained=trained)
         home = version_home(Path(before.run)).resolve()
@@ -233,12 +235,24 @@ class Job:
         there = Job(_begun_with(folder), folder, self.listener, self.device, self.trust, loaded=self.loaded)
         check_spec(there.spec, trust=self.trust)
         version = next((one for one in there.versions if one.name == home.name), None)
-        if version is None or home.parent.name != "versions" or not has_heritage(version):
+        if version is None or home.parent.name != "versions":
             raise InputError(f"references: ensemble: '{home.name}' of {folder.path} did not learn from an ensemble.")
-        task = there.task(version, [], device)
+        return there.left_by(version, device, trained=trained)
+
+    def left_by(self, version: VersionPlan, device: str, *, trained: bool) -> list[Release]:
+        """The ensemble that a version of this run learned from, for another run: here nothing is trained any more."""
+        source = self._inherited_from(version) if version.references == "ensemble" else version
+        if source.run is not None:
+            return self._heritage(source, device, trained=trained)
+        if not has_heritage(source):
+            raise InputError(
+                f"references: ensemble: '{version.name}' of {self.folder.path} did not learn from an ensemble."
+            )
+        task = self.task(source, [], device)
         if not members_are_there(task):
-            # Its folder is another run's: nothing is trained in it.
-            raise InputError(f"references: ensemble: the members of '{home.name}' are not in {task.members} any more.")
+            raise InputError(
+                f"references: ensemble: the members of '{source.name}' are not in {task.members} any more."
+            )
         return learned_from(task, trained=trained)
 
     def rehearse(self) -> None:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from flipguard.releases.pieces import name_of, train_one_member, train_run
 from flipguard.releases.plan import ResourcesPlan, TrainPlan, TrainSpec, VersionPlan
 from flipguard.releases.references import ensembles_of
 from flipguard.releases.repair import repairable
-from flipguard.releases.resolved import as_dict, card_of, data_of
+from flipguard.releases.resolved import as_dict, card_of, data_of, inherited_from
 from flipguard.releases.run import Job, runs_of
 from flipguard.releases.yaml_text import as_yaml
 from flipguard.training.kept import put_folder
@@ -155,10 +154,12 @@ class _Spread:
 
     @staticmethod
     def _is_inherited(job: Job, version: VersionPlan) -> bool:
-        """Whether the version after it is still to be held to its members."""
+        """Whether a later version is still to be held to its members."""
         return any(
-            one.name == version.name and after.references == "ensemble" and not job.is_done(after)
-            for one, after in pairwise(job.versions)
+            after.references == "ensemble"
+            and not job.is_done(after)
+            and inherited_from(job.versions, place).name == version.name
+            for place, after in enumerate(job.versions)
         )
 
     def _version_members(self, job: Job, version: VersionPlan) -> dict[str, Piece]:
