@@ -64,3 +64,11 @@ def test_the_table_of_methods_and_each_page_say_what_the_method_does(monkeypatch
     for row, (name, card) in zip(rows, METHODS.items(), strict=True):
         assert row.startswith(f"| [`{name}`]({name}.md) | {card.summary} |")
         assert made(f"methods/{name}.md", "<!-- card -->").startswith(f"{card.summary}\n\n")
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_each_method_s_page_has_figures_of_our_own(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "docs" / "_site")
+    text = module("methods").with_card(f"methods/{name}.md", "<!-- figures -->")
+    assert "| row | training |" in text or "| treatment |" in text
+    assert f"| {name}" in text

@@ -7,18 +7,22 @@ import struct
 import zipfile
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
+from flipguard import compare
 from flipguard.comparison.classes import read_class_map
 from flipguard.data import DataSet, Split, encode_text
 from flipguard.data.encoders import WordEncoder
 from flipguard.data.files import open_image
 from flipguard.data.npz import read_npz
 from flipguard.data.text import MOST_CHARACTERS, load_clinc150
-from flipguard.predictions import read_predictions
+from flipguard.predictions import Predictions, read_predictions
 from flipguard.releases.folder import read_json
 from flipguard.releases.yaml_text import parse_yaml
 from flipguard.spec import read_training_spec
@@ -51,6 +55,28 @@ def test_an_archive_of_zeros(tmp_path: Path) -> None:
     for read in (read_npz, read_predictions):
         with pytest.raises(InputError, match=r"zeros\.npz has .* bytes and unpacks to over 2,000,000,"):
             read(path)
+
+
+@pytest.mark.parametrize("column", ["id", "label", "prediction", "slice"])
+def test_a_small_file_with_a_gigantic_name(column: str, tmp_path: Path) -> None:
+    """Refused before anything is written, and not printed."""
+    gigantic = "x" * 20_000_000
+    rows: dict[str, list[Any]] = {"id": ["a", "b"], "label": ["u", "v"], "prediction": ["u", "u"], "slice": ["s", "t"]}
+    for name in ("old", "new"):
+        own = {**rows, column: [rows[column][0], gigantic]}
+        pq.write_table(pa.table(own), tmp_path / f"{name}.parquet", compression="zstd")
+    assert (tmp_path / "old.parquet").stat().st_size < 10**6
+    with pytest.raises(InputError, match=r"20,000,000 characters; names of more than 100,000 are refused") as refused:
+        compare(tmp_path / "old.parquet", tmp_path / "new.parquet", by=["slice"])
+    assert len(str(refused.value)) < 300
+
+
+def test_a_list_of_classes_with_a_gigantic_name(tmp_path: Path) -> None:
+    for name in ("old", "new"):
+        said = Predictions.from_arrays(label=[0, 1], prediction=[0, 0], classes=["u", "x" * 200_000])
+        said.write(tmp_path / f"{name}.parquet")
+    with pytest.raises(InputError, match=r"a class has 200,000 characters; names of more than 100,000 are refused"):
+        compare(tmp_path / "old.parquet", tmp_path / "new.parquet")
 
 
 def test_a_table_of_zeros(tmp_path: Path) -> None:

@@ -56,8 +56,12 @@ def namespaces() -> Iterator[list[tuple[str, str, str]]]:
             subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
 
 
-def test_two_processes_in_two_network_namespaces(namespaces: list[tuple[str, str, str]], tmp_path: Path) -> None:
-    (tmp_path / "spec.yaml").write_text(as_yaml(SPEC))
+@pytest.mark.parametrize("sharded", [False, True], ids=["whole", "sharded"])
+def test_two_processes_in_two_network_namespaces(
+    namespaces: list[tuple[str, str, str]], sharded: bool, tmp_path: Path
+) -> None:
+    spec = {**SPEC, "train": {**SPEC["train"], "sharded": sharded}}
+    (tmp_path / "spec.yaml").write_text(as_yaml(spec))
     processes = []
     for rank, (name, cable, _) in enumerate(namespaces):
         launcher = ["--nnodes=2", f"--node-rank={rank}", "--nproc-per-node=1", "--master-port=29517"]

@@ -10,6 +10,7 @@ from typing import Any
 import duckdb
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from flipguard.comparison.classes import Side, Value, Vocabulary
 from flipguard.comparison.counted import Codes, Counted, as_codes
@@ -32,6 +33,8 @@ from flipguard.predictions.read import plain_path
 from flipguard.types import InputError
 
 _BLOCK = 65_536
+MOST_CHARACTERS = 100_000
+"""Of one class, slice or id."""
 
 
 @contextmanager
@@ -151,7 +154,15 @@ def describe(
         if text or (predictions.classes is None and (observe or below_zero)):
             rows = connection.sql(f"SELECT DISTINCT {column} FROM {view} WHERE {column} IS NOT NULL").fetchall()
             found[column] = tuple(str(value) for (value,) in rows)
+            _check_lengths(max(map(len, found[column] or ()), default=0), f"{predictions.name}: a {column}")
+    _check_lengths(max(map(len, predictions.classes or ()), default=0), f"{predictions.name}: a class")
     return Side(predictions.name, predictions.classes, found["label"], found["prediction"], has_indices)
+
+
+def _check_lengths(longest: int, what: str) -> None:
+    """Names stand in tables, reports and files, many times over."""
+    if longest > MOST_CHARACTERS:
+        raise InputError(f"{what} has {longest:,} characters; names of more than {MOST_CHARACTERS:,} are refused.")
 
 
 def _check_range(connection: duckdb.DuckDBPyConnection, predictions: Predictions, view: str, column: str) -> bool:
@@ -273,6 +284,10 @@ def counted_rows(table: pa.Table, label: Codes, slices: Mapping[str, str], names
             else f"{names[0]} and {names[1]} share no id."
         )
     table = table.filter(pa.array(kept))
+    for name, column in {"id": "example", **slices}.items():
+        if is_text(table[column].type):
+            longest = pc.max(pc.utf8_length(table[column])).as_py() or 0
+            _check_lengths(longest, f"{names[0]} and {names[1]}: a value of {name}")
     weighted = "weight" in table.column_names
     return Counted(
         outcome=outcome[kept],
