@@ -67,7 +67,7 @@ def test_a_damaged_folder_is_said_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"model\.json is no release's"):
         load_release(tmp_path)
     (tmp_path / "model.json").write_text("[")
-    with pytest.raises(InputError, match=r"model\.json cannot be read"):
+    with pytest.raises(InputError, match=r"model\.json is damaged: it cannot be read as JSON"):
         load_release(tmp_path)
 
 

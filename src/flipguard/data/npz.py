@@ -11,7 +11,7 @@ import torch
 from flipguard.data.augment import measure_normalisation
 from flipguard.data.dataset import DataSet, Inputs, Kind, Split, Texts, numbered_ids
 from flipguard.files import check_unpacked
-from flipguard.types import InputError
+from flipguard.types import DamagedFile, InputError
 
 Arrays = dict[str, npt.NDArray[Any]]
 Layout = Literal["NCHW", "NHWC"]
@@ -30,7 +30,8 @@ def read_npz(path: Path) -> Arrays:
         raise
     except Exception as error:
         # A damaged archive can fail as BadZipFile, zlib.error, ValueError, EOFError, OSError or AttributeError.
-        raise InputError(f"{path} cannot be read as an NPZ archive ({' '.join(str(error).split())}).") from error
+        reason = " ".join(str(error).split())
+        raise DamagedFile(f"{path} is damaged: it cannot be read as an NPZ archive ({reason}).", path) from error
     other = next((name for name, array in arrays.items() if not isinstance(array, np.ndarray)), None)
     if other is not None:
         raise InputError(f"{path}: its member {other!r} is no array; an NPZ archive holds nothing else.")

@@ -10,6 +10,7 @@ comparison.json, matrix.json  every later version against every earlier one; com
 """
 
 import fcntl
+import io
 import json
 import os
 import socket
@@ -22,10 +23,10 @@ from typing import Any, TextIO
 
 from pydantic import ValidationError
 
-from flipguard.files import whole_file
+from flipguard.files import EMPTY_SEAL, seal, seal_holds, whole_file
 from flipguard.releases.plan import TrainSpec
 from flipguard.releases.yaml_text import as_yaml, parse_yaml
-from flipguard.types import InputError
+from flipguard.types import DamagedFile, InputError
 
 SPEC, RUN, LOCK = "spec.yaml", "run.json", "lock"
 METRICS, STATE, MODEL, CARD, PREDICTIONS, EARLIER = (
@@ -36,6 +37,7 @@ METRICS, STATE, MODEL, CARD, PREDICTIONS, EARLIER = (
     "predictions",
     "earlier",
 )
+_SEAL = "seal"
 _FREE = {"folder", "device", "engine", "processes", "checkpoint_every", "resources", "spread", "sharded", "workers"}
 """Keys that may change between two calls: where things are, and how the work is spread, decide no weights."""
 
@@ -244,18 +246,30 @@ def made(folder: Path) -> Path:
     return folder
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Whole or not at all."""
+def write_json(path: Path, value: Any, *, sealed: bool = False) -> None:
+    """Whole or not at all; sealed, with a checksum that `read_json` looks at."""
+    if sealed:
+        value = {_SEAL: EMPTY_SEAL, **value}
     with whole_file(path) as beside:
         beside.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        if sealed:
+            with beside.open("r+b") as file:
+                seal(file, at_end=False)
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """What write_json wrote."""
+    """What write_json wrote, less its seal."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        content = path.read_bytes()
+    except OSError as error:
         raise InputError(f"{path} cannot be read: {' '.join(str(error).split())}.") from error
+    if not seal_holds(io.BytesIO(content), at_end=False):
+        raise DamagedFile(f"{path} is damaged: its content does not fit its checksum.", path)
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        reason = " ".join(str(error).split())
+        raise DamagedFile(f"{path} is damaged: it cannot be read as JSON ({reason}).", path) from error
     if not isinstance(found, dict):
-        raise InputError(f"{path} holds no JSON object.")
-    return found
+        raise DamagedFile(f"{path} is damaged: it holds no JSON object.", path)
+    return {name: value for name, value in found.items() if name != _SEAL}
