@@ -14,9 +14,11 @@ from flipguard.bench.cost import Costs
 from flipguard.bench.evaluate import OLD_CLASSES, Pair, facts_of_pair, measured, pairs_of
 from flipguard.bench.front import draw_front
 from flipguard.bench.graph import Graph
+from flipguard.bench.kept import read_arrays
 from flipguard.bench.markdown import bench_markdown
 from flipguard.bench.node import Node, with_parents
-from flipguard.bench.plan import BenchSpec
+from flipguard.bench.plan import SIDES, BenchSpec
+from flipguard.bench.repair import clear_network, clear_pair
 from flipguard.bench.shop import Shop
 from flipguard.bench.tables import RUNS, Row, read_facts, read_rows, write_predictions, write_runs
 from flipguard.bench.work import train_all
@@ -24,12 +26,14 @@ from flipguard.data.corruptions import corrupted
 from flipguard.files import whole_file
 from flipguard.releases import material
 from flipguard.releases.folder import RunFolder, dotted, made, read_json, said, write_json
+from flipguard.releases.repair import is_broken, repairable, told
 from flipguard.training.pool import Pool
-from flipguard.types import InputError, MissingExtra
+from flipguard.types import DamagedFile, InputError, MissingExtra
 
 PARTS = ("test", f"test{OLD_CLASSES}", PART, "validation", f"validation{OLD_CLASSES}")
 TABLE, FRONT, PAIRS = "table.md", "front.svg", "pairs"
 CONDITIONS = ("data", "old", "new", "train")
+Note = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -110,48 +114,80 @@ class Bench:
             for pair in pairs_of(self.graph, row, seed)
         ]
 
+    def _every_pair(self) -> list[Pair]:
+        """Of all rows and seeds, also those that are not asked for."""
+        rows, seeds = self.spec.every_row, self.spec.seeds
+        return [pair for row in rows for seed in seeds for pair in pairs_of(self.graph, row, seed)]
+
     def count(self) -> Count:
         """What `run` would train."""
-        costs, todo = Costs(self.graph), self._todo(self._missing())
+        with repairable(self.out):
+            missing = self._missing()
+        costs, todo = Costs(self.graph), self._todo(missing)
         flops = sum(costs.training(node) for node in todo)
-        return Count(len(todo), flops / costs.one_training(), flops, len(self._missing()))
+        return Count(len(todo), flops / costs.one_training(), flops, len(missing))
 
     def run(
         self,
         *,
         processes: int | None = None,
         on_network: Callable[[Progress], None] | None = None,
-        on_note: Callable[[str], None] | None = None,
+        on_note: Note | None = None,
         pool: Pool | None = None,
+        repair: bool = False,
     ) -> list[Row]:
         """Train what is missing, compare, and write the tables; returns the test part's rows.
 
-        `on_note` is told of a network whose worker died, or that waits for a machine.
+        `on_note` is told of a network whose worker died, or that waits for a machine, and of files that were damaged.
         A `pool` trains elsewhere than in processes of this machine; all of its machines must see the networks' folder.
+        `repair` looks through every file of the bench and makes again what is damaged, of any rows and seeds.
         """
-        with RunFolder(self.out).held():
-            self._check_conditions()
-            graph, missing = self.graph, self._missing()
-            if missing:
-                costs = Costs(graph)
-                for pair in missing:
-                    # Counting runs a step of each kind of network: what cannot work is said before any is trained.
-                    for node in with_parents(pair.nodes()):
-                        costs.training(node)
+        note = on_note or (lambda text: None)
+        with RunFolder(self.out).held(), repairable(self.out, self._networks):
+            self._check_conditions(note, repair=repair)
+            nodes, pairs = self._clear_damage(note) if repair else ([], [])
+            missing = list({pair.column: pair for pair in (*self._missing(), *pairs)}.values())
+            todo = self._todo(missing, nodes)
+            if missing or todo:
+                costs = Costs(self.graph)
+                # Counting runs a step of each kind of network: what cannot work is said before any is trained.
+                for node in with_parents([*todo, *(node for pair in missing for node in pair.nodes())]):
+                    costs.training(node)
                 shop = self._shop()
-                self._train(shop, self._todo(missing), processes, on_network, on_note, pool)
+                self._train(shop, todo, processes, on_network, note, pool)
                 plan = self.spec.corruptions
-                extra = on_corrupted(missing, shop, plan) if plan is not None else {}
+                extra = on_corrupted(missing, shop, plan) if plan is not None and missing else {}
                 for pair in missing:
                     self._measure(pair, shop, costs, extra.get(pair.column, ()))
             self._collect()
         return write_tables(self.out)
 
-    def _check_conditions(self) -> None:
+    def _clear_damage(self, note: Note) -> tuple[list[Node], list[Pair]]:
+        """The networks and pairs that are to be made again."""
+        every, shop = self._every_pair(), self._looked_at()
+        nodes: list[Node] = []
+        pairs: list[Pair] = []
+        for node in with_parents(node for pair in every for node in pair.nodes()):
+            if damaged := clear_network(shop, node):
+                nodes.append(node)
+                _tell(damaged, note)
+        for pair in every:
+            if damaged := clear_pair(self._record(pair)):
+                pairs.append(pair)
+                _tell(damaged, note)
+        return nodes, pairs
+
+    def _check_conditions(self, note: Note, *, repair: bool) -> None:
         """Rows and seeds may come and go; under other conditions a table would lose all that it has."""
         if not (self.out / RUNS).exists():
             return
-        both = (read_facts(self.out), json.loads(json.dumps(facts_of(self.spec))))
+        try:
+            before = read_facts(self.out)
+        except DamagedFile as damage:
+            self._check_keys(damage, repair=repair)
+            note(told(self.out / RUNS))
+            return
+        both = (before, json.loads(json.dumps(facts_of(self.spec))))
         before, now = (dict(dotted({name: facts.get(name) for name in CONDITIONS})) for facts in both)
         for key in (*before, *now):
             if before.get(key) != now.get(key):
@@ -159,6 +195,18 @@ class Bench:
                     f"{self.out} was begun with {key} {said(before.get(key))}, and this bench has "
                     f"{said(now.get(key))}: use the same, or another --out."
                 )
+
+    def _check_keys(self, damage: DamagedFile, *, repair: bool) -> None:
+        """Where runs.parquet cannot say the conditions, one pair that was measured under them is enough."""
+        there = [pair for pair in self._every_pair() if self._record(pair).exists()]
+        readable = [pair for pair in there if not (repair and is_broken(self._record(pair)))]
+        if not there and not repair:
+            raise damage
+        if readable and not any(map(self._is_measured, readable)):
+            raise InputError(
+                f"{self.out / RUNS} is damaged, and no pair in {self.out / PAIRS} was measured as this bench says: use "
+                "the spec that they were measured by, or another --out."
+            )
 
     def _shop(self) -> Shop:
         sets = {name: data.to(self.device) for name, data in self.graph.sets.items()}
@@ -174,7 +222,7 @@ class Bench:
         todo: list[Node],
         processes: int | None,
         tell: Callable[[Progress], None] | None,
-        note: Callable[[str], None] | None,
+        note: Note,
         pool: Pool | None,
     ) -> None:
         done = 0
@@ -186,8 +234,7 @@ class Bench:
                 tell(Progress(node.label, done, len(todo), seconds))
 
         def trouble(node: Node, text: str) -> None:
-            if note is not None:
-                note(f"{node.label}: {text}")
+            note(f"{node.label}: {text}")
 
         train_all(shop, todo, processes=processes, on_network=one_more, on_trouble=trouble, pool=pool)
 
@@ -206,9 +253,13 @@ class Bench:
         plan = self.spec.corruptions
         return pair.key if plan is None else f"{pair.key} | {plan.model_dump_json()}"
 
-    def _todo(self, pairs: list[Pair]) -> list[Node]:
-        """Networks that are not there and are wanted: by a pair, or by another that is not there."""
-        folder = Shop(self.graph.sets, None, self._networks, "cpu")
+    def _looked_at(self) -> Shop:
+        """What is there already; nothing is loaded."""
+        return Shop(self.graph.sets, None, self._networks, "cpu")
+
+    def _todo(self, pairs: list[Pair], lost: Sequence[Node] = ()) -> list[Node]:
+        """Networks that are not there and are wanted: lost, or by a pair, or by another that is not there."""
+        folder = self._looked_at()
         wanted: dict[Node, None] = {}
 
         def want(node: Node) -> None:
@@ -217,7 +268,7 @@ class Bench:
                     want(parent)
                 wanted[node] = None
 
-        for node in (node for pair in pairs for node in pair.nodes()):
+        for node in (*(node for pair in pairs for node in pair.nodes()), *lost):
             want(node)
         return list(wanted)
 
@@ -227,7 +278,7 @@ class Bench:
         made(self.out / PAIRS)
         with whole_file(self._record(pair).with_suffix(".npz")) as beside, beside.open("wb") as file:
             np.savez_compressed(file, **codes)  # type: ignore[arg-type]
-        write_json(self._record(pair), {"key": self._mark(pair), "records": records})
+        write_json(self._record(pair), {"key": self._mark(pair), "records": records}, sealed=True)
 
     def _place(self, row: str) -> dict[str, Any]:
         """Where a row stands in the tables: its group, and which link of which chain it is."""
@@ -243,23 +294,21 @@ class Bench:
 
     def _collect(self) -> None:
         """runs.parquet and predictions.parquet of all pairs that are there, of any rows and seeds."""
-        every = [
-            pair
-            for row in self.spec.every_row
-            for seed in self.spec.seeds
-            for pair in pairs_of(self.graph, row, seed)
-            if self._is_measured(pair)
-        ]
         records: list[dict[str, Any]] = []
         columns: dict[str, Any] = {}
-        for pair in every:
-            place = self._place(pair.row)
+        for pair in filter(self._is_measured, self._every_pair()):
+            place, path = self._place(pair.row), self._record(pair).with_suffix(".npz")
             records += [{**record, **place} for record in read_json(self._record(pair))["records"]]
-            with np.load(self._record(pair).with_suffix(".npz"), allow_pickle=False) as kept:
-                columns |= {f"{pair.column}.{side}": kept[side] for side in kept}
+            said_by = read_arrays(path, SIDES)
+            columns |= {f"{pair.column}.{side}": said_by[side] for side in SIDES}
         write_runs(self.out, records, facts_of(self.spec))
         test = self.graph.data.part("test")
         write_predictions(self.out, test.ids, test.y.cpu().numpy(), columns)
+
+
+def _tell(damaged: list[Path], note: Note) -> None:
+    for path in damaged:
+        note(told(path))
 
 
 def facts_of(spec: BenchSpec) -> dict[str, Any]:

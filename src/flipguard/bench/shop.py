@@ -10,11 +10,14 @@ import numpy.typing as npt
 from torch import nn
 
 from flipguard.bench.cost import fresh
+from flipguard.bench.kept import read_arrays
 from flipguard.bench.node import Node
 from flipguard.checkpoints import load_checkpoint, load_weights
 from flipguard.data import Augmentation, Batches, DataSet, class_places
 from flipguard.ensembles import CachedReference, NetworkReference, extract_logits
+from flipguard.releases import material
 from flipguard.releases.folder import read_json
+from flipguard.types import DamagedFile
 
 RECORD, LOGITS = "record.json", "logits.npz"
 
@@ -52,6 +55,8 @@ class Shop:
     def network(self, node: Node, place: int) -> nn.Module:
         """A piece as it was kept, on the device."""
         path = self.home(node) / f"{place}.safetensors"
+        if not path.exists():
+            raise DamagedFile(f"{path} is gone, though the record beside it is there.", path)
         tensors, _ = load_checkpoint(path)
         network = fresh(node, len(self.set_of(node).classes))[place]
         return load_weights(network, tensors, path).eval().to(self.device)
@@ -73,6 +78,9 @@ class Shop:
 
     def logits(self, node: Node, place: int, part: str) -> npt.NDArray[np.float32]:
         """What a piece says of a part of the data, in its order."""
-        with np.load(self.home(node) / LOGITS, allow_pickle=False) as kept:
-            found: npt.NDArray[np.float32] = kept[f"{place}.{part}"]
-        return found
+        name = f"{place}.{part}"
+        return read_arrays(self.home(node) / LOGITS, [name])[name]
+
+    def names(self, node: Node) -> list[str]:
+        """All that its logits are kept by."""
+        return [f"{place}.{part}" for place in range(node.pieces) for part in material.held_out(self.data)]

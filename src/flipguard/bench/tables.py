@@ -14,10 +14,11 @@ import pyarrow.parquet as pq
 from scipy import special
 
 from flipguard.bench.plan import Link
-from flipguard.files import whole_file
+from flipguard.files import EMPTY_SEAL, seal, seal_holds, whole_file
+from flipguard.predictions.table import SEAL_KEY, rows_of
 from flipguard.statistics import holm
 from flipguard.statistics.interval import student_quantile
-from flipguard.types import InputError
+from flipguard.types import DamagedFile, InputError
 
 RUNS, PREDICTIONS = "runs.parquet", "predictions.parquet"
 LEVEL = 0.05
@@ -90,34 +91,53 @@ def write_runs(folder: Path, records: Sequence[Mapping[str, Any]], facts: Mappin
     # Arrow takes the columns from the first line, and some parts have figures that others lack.
     columns = dict.fromkeys(key for record in records for key in record)
     table = pa.Table.from_pylist([{key: record.get(key) for key in columns} for record in records])
-    with whole_file(folder / RUNS) as beside:
-        pq.write_table(table.replace_schema_metadata({"bench": json.dumps(facts)}), beside, compression="zstd")
+    _write(folder / RUNS, table.replace_schema_metadata({"bench": json.dumps(facts)}))
 
 
 def read_facts(folder: Path) -> dict[str, Any]:
     """Title, data, models, training: what runs.parquet says of itself."""
+    metadata = _read(folder, RUNS).schema.metadata or {}
     try:
-        metadata = pq.read_schema(folder / RUNS).metadata or {}
         facts: dict[str, Any] = json.loads(metadata[b"bench"])
-    except (OSError, pa.ArrowInvalid, KeyError, ValueError) as error:
-        raise InputError(f"{folder} holds no results of a bench: {RUNS} cannot be read.") from error
+    except (KeyError, ValueError) as error:
+        path = folder / RUNS
+        raise DamagedFile(f"{path} is damaged, or no bench's: it does not say which bench it is of.", path) from error
     return facts
 
 
 def write_predictions(folder: Path, ids: Any, label: Any, columns: Mapping[str, npt.NDArray[np.uint16]]) -> None:
     """predictions.parquet: a line for each test sample, and what every model said, as class codes."""
-    with whole_file(folder / PREDICTIONS) as beside:
-        table = pa.table({"id": pa.array(ids), "label": pa.array(np.asarray(label, np.uint16)), **columns})
-        pq.write_table(table, beside, compression="zstd")
+    _write(
+        folder / PREDICTIONS,
+        pa.table({"id": pa.array(ids), "label": pa.array(np.asarray(label, np.uint16)), **columns}),
+    )
+
+
+def _write(path: Path, table: pa.Table) -> None:
+    """With a checksum of all its bytes in the footer, as prediction files have one."""
+    with whole_file(path) as beside:
+        with pq.ParquetWriter(beside, table.schema, compression="zstd") as writer:
+            writer.write_table(table)
+            writer.add_key_value_metadata({SEAL_KEY: EMPTY_SEAL})
+        with beside.open("r+b") as file:
+            seal(file, at_end=True)
+
+
+def _read(folder: Path, name: str) -> pa.Table:
+    path = folder / name
+    if not path.exists():
+        raise InputError(f"{folder} holds no results of a bench: there is no {name}.")
+    with rows_of(path):
+        with path.open("rb") as file:
+            if not seal_holds(file, at_end=True):
+                raise DamagedFile(f"{path} is damaged: its content does not fit its checksum.", path)
+        return pq.read_table(path, partitioning=None)
 
 
 def read_rows(folder: Path, part: str = "test") -> list[Row]:
     """The rows of a bench from its two files, in the order in which they were written, each compared with the best."""
-    try:
-        records = [one for one in pq.read_table(folder / RUNS).to_pylist() if one["part"] == part]
-        said = pq.read_table(folder / PREDICTIONS) if (folder / PREDICTIONS).exists() else None
-    except (OSError, pa.ArrowInvalid) as error:
-        raise InputError(f"{folder} holds no results of a bench: {RUNS} cannot be read.") from error
+    records = [one for one in _read(folder, RUNS).to_pylist() if one["part"] == part]
+    said = _read(folder, PREDICTIONS) if (folder / PREDICTIONS).exists() else None
     names = list(dict.fromkeys(record["row"] for record in records))
     least = min((record["inference_flops"] for record in records), default=1.0)
     found = []

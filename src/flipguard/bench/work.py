@@ -166,7 +166,7 @@ def _keep(shop: Shop, node: Node, pieces: list[nn.Module], seconds: float) -> fl
     with whole_file(home / LOGITS) as beside, beside.open("wb") as file:
         np.savez(file, **said)  # type: ignore[arg-type]
     facts = {"network": node.label, "key": node.key, "seconds": round(seconds, 3), "hardware": hardware(shop.device)}
-    write_json(home / RECORD, facts)
+    write_json(home / RECORD, facts, sealed=True)
     _Snapshots(home, node).remove()
     (home / STATE).unlink(missing_ok=True)
     return seconds

@@ -12,7 +12,7 @@ from flipguard.cli.demo import with_torch
 from flipguard.cli.outputs import STDOUT, check_outputs, deliver, say
 from flipguard.cli.shell import complain
 from flipguard.cli.train import STOPPED, aside
-from flipguard.types import InputError
+from flipguard.types import DamagedFile, InputError
 
 if TYPE_CHECKING:
     from flipguard.bench.run import Bench, Progress
@@ -48,11 +48,15 @@ def bench(
         int | None, typer.Option(min=1, help="Networks side by side on the CPU. Default: one for each core.")
     ] = None,
     on: Annotated[
-        str | None, typer.Option(metavar="ray|HOST:PORT", help="Train the networks on a Ray cluster.")
+        str | None,
+        typer.Option(metavar="ray|ADDRESS", help="Train the networks on a Ray cluster: a local one, or its address."),
     ] = None,
     count: Annotated[bool, typer.Option("--count", help="Say what is still to be trained, and train nothing.")] = False,
     tables: Annotated[
         bool, typer.Option("--tables", help="Only make the tables again, from what the folder holds.")
+    ] = False,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Check every file of the bench, and make again what is damaged.")
     ] = False,
     json: o.Json = None,
     plain: o.Plain = False,
@@ -73,9 +77,11 @@ def bench(
     folder = Path(out) if out is not None else Path("runs") / "bench" / path.stem
     if tables and changes:
         raise InputError(f"--tables shows what {folder} holds, which {changes[0]} does not change: leave it out.")
+    if repair and (count or tables):
+        raise InputError(f"{'--count' if count else '--tables'} makes no network and no pair again: leave it out.")
     if tables:
         room = with_torch("flipguard.bench.run", "a bench", "train")
-        _deliver(folder, room.write_tables(folder), json, plain=plain)
+        _deliver(folder, _tables(room, folder), json, plain=plain)
         return 0
     spec = read_bench(path, changes or [])
     room = with_torch("flipguard.bench.run", "a bench", "train")
@@ -95,12 +101,21 @@ def bench(
         with signals.heeded():
             pool = cluster.connected(on) if cluster is not None else None
             line = _line(quiet=json == STDOUT)
-            rows = work.run(processes=processes, on_network=_tell(line), on_note=_note(line), pool=pool)
+            rows = work.run(processes=processes, on_network=_tell(line), on_note=_note(line), pool=pool, repair=repair)
     except signals.Stopped as stop:
         complain(f"{STOPPED[stop.number]}. The same command goes on from what {folder} holds.")
         return int(stop.status)
     _deliver(folder, rows, json, plain=plain)
     return 0
+
+
+def _tables(room: Any, folder: Path) -> Any:
+    try:
+        return room.write_tables(folder)
+    except DamagedFile as error:
+        pairs = folder / room.PAIRS
+        remedy = f"Without --tables it is made again, from {pairs}." if pairs.is_dir() else "Put back a copy."
+        raise DamagedFile(f"{error} {remedy}", error.path) from error
 
 
 def _models(spec: Any) -> list[tuple[str, Any]]:
