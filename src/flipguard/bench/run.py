@@ -11,6 +11,7 @@ import numpy as np
 from flipguard._nearest import nearest
 from flipguard.bench.corrupted import PART, kinds_of, on_corrupted
 from flipguard.bench.cost import Costs
+from flipguard.bench.elsewhere import bring, put
 from flipguard.bench.evaluate import OLD_CLASSES, Pair, facts_of_pair, measured, pairs_of
 from flipguard.bench.front import draw_front
 from flipguard.bench.graph import Graph
@@ -60,7 +61,8 @@ class Count:
 class Bench:
     """A spec at work in a folder, for some of its rows and seeds; all of them when none are named.
 
-    `networks` is a folder that several benches share: what one has trained, another finds.
+    `networks` is a folder that several benches share: what one has trained, another finds. Machines that share no disk
+    keep them at the address `kept`, from where they come into the folder.
     """
 
     spec: BenchSpec
@@ -69,6 +71,7 @@ class Bench:
     rows: Sequence[str] = ()
     seeds: Sequence[int] = ()
     networks: Path | None = None
+    kept: str | None = None
     _graph: Graph | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -139,14 +142,20 @@ class Bench:
         """Train what is missing, compare, and write the tables; returns the test part's rows.
 
         `on_note` is told of a network whose worker died, or that waits for a machine, and of files that were damaged.
-        A `pool` trains elsewhere than in processes of this machine; all of its machines must see the networks' folder.
+        A `pool` trains elsewhere than in processes of this machine; all of its machines must see the networks' folder,
+        or reach `kept`.
         `repair` looks through every file of the bench and makes again what is damaged, of any rows and seeds.
         """
         note = on_note or (lambda text: None)
+        if self.kept is not None and pool is None:
+            raise InputError(f"{self.kept}: networks are kept at an address by machines of a cluster, as with --on.")
         with RunFolder(self.out).held(), repairable(self.out, self._networks):
             self._check_conditions(note, repair=repair)
             nodes, pairs = self._clear_damage(note) if repair else ([], [])
             missing = list({pair.column: pair for pair in (*self._missing(), *pairs)}.values())
+            if self.kept is not None:
+                wanted = with_parents([*nodes, *(node for pair in missing for node in pair.nodes())])
+                bring(self._looked_at(), wanted, note if repair else None)
             todo = self._todo(missing, nodes)
             if missing or todo:
                 costs = Costs(self.graph)
@@ -154,7 +163,11 @@ class Bench:
                 for node in with_parents([*todo, *(node for pair in missing for node in pair.nodes())]):
                     costs.training(node)
                 shop = self._shop()
+                if self.kept is not None:
+                    put(shop, {parent for node in todo for parent in node.parents()} - set(todo))
                 self._train(shop, todo, processes, on_network, note, pool)
+                if self.kept is not None:
+                    bring(shop, todo)
                 plan = self.spec.corruptions
                 extra = on_corrupted(missing, shop, plan) if plan is not None and missing else {}
                 for pair in missing:
@@ -210,7 +223,7 @@ class Bench:
 
     def _shop(self) -> Shop:
         sets = {name: data.to(self.device) for name, data in self.graph.sets.items()}
-        return Shop(sets, self.graph.augmentation(), self._networks, self.device)
+        return Shop(sets, self.graph.augmentation(), self._networks, self.device, self.kept)
 
     @property
     def _networks(self) -> Path:
@@ -255,7 +268,7 @@ class Bench:
 
     def _looked_at(self) -> Shop:
         """What is there already; nothing is loaded."""
-        return Shop(self.graph.sets, None, self._networks, "cpu")
+        return Shop(self.graph.sets, None, self._networks, "cpu", self.kept)
 
     def _todo(self, pairs: list[Pair], lost: Sequence[Node] = ()) -> list[Node]:
         """Networks that are not there and are wanted: lost, or by a pair, or by another that is not there."""

@@ -24,12 +24,16 @@ RECORD, LOGITS = "record.json", "logits.npz"
 
 @dataclass(frozen=True)
 class Shop:
-    """`sets` are the parts of the data that networks are trained on, by name; the empty name has all of it."""
+    """`sets` are the parts of the data that networks are trained on, by name; the empty name has all of it.
+
+    `kept` is an address at which networks are kept for machines that do not see the folder.
+    """
 
     sets: Mapping[str, DataSet]
     augmentation: Augmentation | None
     folder: Path
     device: str
+    kept: str | None = None
 
     @property
     def data(self) -> DataSet:

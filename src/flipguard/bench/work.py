@@ -14,6 +14,7 @@ from torch import nn
 
 from flipguard.bench.average import averaged
 from flipguard.bench.cost import fresh
+from flipguard.bench.elsewhere import at_hand
 from flipguard.bench.node import Node, waves
 from flipguard.bench.shop import LOGITS, RECORD, Shop
 from flipguard.checkpoints import load_checkpoint, load_weights, save_checkpoint
@@ -80,7 +81,8 @@ def _piece(shop: Shop, node: Node, others: Mapping[str, Node]) -> Piece:
 def _do(shop: Shop, node: Node, *, say: Callable[[Any], None]) -> float:
     """One network, on a GPU where it was given one."""
     given = node.train.resources is not None and node.train.resources.gpus > 0
-    return _train(replace(shop, device="cuda") if given else shop, node)
+    with at_hand(shop, node) as here:
+        return _train(replace(here, device="cuda") if given else here, node)
 
 
 def _train(shop: Shop, node: Node) -> float:

@@ -37,7 +37,11 @@ def bench(
         str | None, typer.Option(metavar="FOLDER", help="Networks and tables. Default: runs/bench/ and the name.")
     ] = None,
     networks: Annotated[
-        str | None, typer.Option(metavar="FOLDER", help="Networks that several benches share. Default: in --out.")
+        str | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Networks that several benches share: a folder, or with --on an address. Default: in --out.",
+        ),
     ] = None,
     device: Annotated[str, typer.Option(metavar="NAME", help="cpu, cuda, cuda:1, or auto.")] = "auto",
     row: Annotated[list[str] | None, typer.Option("--row", metavar="ROW", help="Only this row; repeatable.")] = None,
@@ -90,8 +94,15 @@ def bench(
     if on is not None and device not in ("auto", "cpu"):
         raise InputError(f"--device {device}: on a cluster a network takes what train.resources says; set gpus there.")
     where = import_module("flipguard.releases.material").device_of(device if on is None else "cpu")
+    elsewhere = networks is not None and import_module("flipguard.training.storage").is_address(networks)
     work: Bench = room.Bench(
-        spec, folder, where, rows=row or (), seeds=seed or (), networks=Path(networks) if networks else None
+        spec,
+        folder,
+        where,
+        rows=row or (),
+        seeds=seed or (),
+        networks=Path(networks) if networks and not elsewhere else None,
+        kept=networks if elsewhere else None,
     )
     if count:
         return _count(work)
