@@ -28,11 +28,13 @@ class Notes(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         address = urllib.parse.urlparse(self.path)
-        assert urllib.parse.parse_qs(address.query) == {"sort": ["asc"], "per_page": ["100"]}
-        self._answer(address.path == "/api/v4/projects/7/merge_requests/11/notes", self.notes)
+        asked = urllib.parse.parse_qs(address.query)
+        first = 100 * (int(asked.pop("page")[0]) - 1)
+        assert asked == {"sort": ["asc"], "per_page": ["100"]}
+        self._answer(address.path == "/api/v4/projects/7/merge_requests/11/notes", self.notes[first : first + 100])
 
     def do_POST(self) -> None:
-        self.notes.append({"id": 100 + len(self.notes), "body": self._body()})
+        self.notes.append({"id": 1000 + len(self.notes), "body": self._body()})
         self._answer(self.path == "/api/v4/projects/7/merge_requests/11/notes", self.notes[-1])
 
     def do_PUT(self) -> None:
@@ -145,6 +147,31 @@ def test_the_gitlab_job_says_nothing_without_a_report_and_fails_on_a_server_that
     assert len(Notes.notes) == 1
 
 
+@pytest.mark.parametrize("before", [99, 100, 200, 211])
+def test_the_gitlab_job_finds_its_comment_behind_many_others(
+    checkout: Path, server: ThreadingHTTPServer, before: int
+) -> None:
+    comment = "\n".join(gitlab_job()["after_script"])
+    variables = {"CI_PROJECT_ID": "7", "CI_MERGE_REQUEST_IID": "11", "FLIPGUARD_TOKEN": "secret"}
+    variables["CI_API_V4_URL"] = f"http://127.0.0.1:{server.server_port}/api/v4"
+    Notes.notes = [{"id": i, "body": f"Note {i}"} for i in range(before)]
+    for text in ("first", "second"):
+        (checkout / "flipguard.md").write_text(f"{MARKER}\n{text}\n")
+        done = shell(checkout, comment, **variables)
+        assert done.returncode == 0, done.stderr
+        assert len(Notes.notes) == before + 1
+        assert Notes.notes[-1]["body"] == f"{MARKER}\n{text}\n"
+
+
+@pytest.mark.parametrize("token", [{}, {"FLIPGUARD_TOKEN": ""}])
+def test_the_gitlab_job_says_on_one_line_that_it_has_no_token(checkout: Path, token: dict[str, str]) -> None:
+    (checkout / "flipguard.md").write_text(f"{MARKER}\n")
+    done = shell(checkout, "\n".join(gitlab_job()["after_script"]), **token)
+    assert done.returncode == 1
+    [line] = done.stderr.splitlines()
+    assert "set the masked variable FLIPGUARD_TOKEN" in line
+
+
 GH = """
 import json, sys
 from pathlib import Path
@@ -188,7 +215,7 @@ def github_steps() -> dict[str, dict[str, Any]]:
 
 def test_the_github_job_compares_and_keeps_one_comment(checkout: Path, comments: Path) -> None:
     steps = github_steps()
-    variables = {"GITHUB_REPOSITORY": "owner/name", "PULL": "11", "GH_TOKEN": "secret"}
+    variables = {"GITHUB_REPOSITORY": "owner/name", "FROM": "owner/name", "PULL": "11", "GH_TOKEN": "secret"}
     assert set(steps["Comment"]["env"]) <= set(variables)
     for name in ("Predictions", "Compare"):
         done = shell(checkout, steps[name]["run"])
@@ -215,9 +242,23 @@ def test_the_github_job_compares_and_keeps_one_comment(checkout: Path, comments:
 
 def test_the_github_comment_fails_where_github_refuses(checkout: Path, comments: Path) -> None:
     (checkout / "flipguard.md").write_text(f"{MARKER}\n")
-    wrong = {"GITHUB_REPOSITORY": "owner/other", "PULL": "11", "GH_TOKEN": "secret"}
+    wrong = {"GITHUB_REPOSITORY": "owner/other", "FROM": "owner/other", "PULL": "11", "GH_TOKEN": "secret"}
     assert shell(checkout, github_steps()["Comment"]["run"], **wrong).returncode != 0
     assert len(json.loads(comments.read_text())) == 1
+
+
+@pytest.mark.parametrize("fork", ["someone/name", ""])
+def test_the_github_job_of_a_fork_shows_its_report_without_a_comment(checkout: Path, comments: Path, fork: str) -> None:
+    """The name of a fork that is gone by now is empty. Whoever calls `gh` there is refused, and the job fails."""
+    (checkout / "flipguard.md").write_text(f"{MARKER}\nfigures\n")
+    (checkout / "bin" / "gh").write_text("#!/bin/sh\nexit 1\n")
+    steps = github_steps()
+    assert steps["Summary"]["if"] == steps["Comment"]["if"]
+    assert shell(checkout, steps["Summary"]["run"], GITHUB_STEP_SUMMARY="summary.md").returncode == 0
+    assert (checkout / "summary.md").read_text() == f"{MARKER}\nfigures\n"
+    done = shell(checkout, steps["Comment"]["run"], GITHUB_REPOSITORY="owner/name", FROM=fork, PULL="11", GH_TOKEN="no")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("\n") == 1
 
 
 def test_the_jobs_install_what_a_variable_names(checkout: Path) -> None:
