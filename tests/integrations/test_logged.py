@@ -1,6 +1,7 @@
 """What a run folder tells a tracker, and when a model may be registered."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from flipguard.integrations.logged import (
     GateRefused,
     counted_epochs,
     figures_of,
+    network_of,
     page_of,
     release_of,
     require_passed,
@@ -77,6 +79,15 @@ def test_a_refused_or_unjudged_run_has_no_release(run_folder: Folder, tmp_path: 
         with pytest.raises(GateRefused):
             release_of(read_finished(run_folder(verdict)), tmp_path / "release")
         assert not (tmp_path / "release").exists()
+
+
+def test_a_run_without_a_network_has_nothing_to_log_or_register(run_folder: Folder, tmp_path: Path) -> None:
+    shutil.copytree(run_folder("passed"), tmp_path / "run")
+    (tmp_path / "run" / "versions" / "new" / "model.safetensors").unlink()
+    run = read_finished(tmp_path / "run")
+    assert network_of(run, tmp_path / "release") is None
+    with pytest.raises(InputError, match="there is nothing to register"):
+        release_of(run, tmp_path / "release")
 
 
 def test_what_is_no_finished_run_is_said(run_folder: Folder, tmp_path: Path) -> None:

@@ -65,7 +65,21 @@ def test_a_run_folder_is_logged_whole(store: mlflow.MlflowClient, run_folder: Fo
     assert [point.step for point in history] == [3, 4, 5]
     assert logged.data.tags["flipguard.gate"] == "passed"
     reports = {"comparison.json", "comparison.md", "comparison.xml", "report.html", "spec.yaml", "run.json"}
-    assert artifacts(store, run_id) == reports
+    assert artifacts(store, run_id) == {*reports, "release"}
+
+
+@pytest.mark.parametrize("verdict", ["passed", "refused", "not judged"])
+def test_a_release_is_logged_whatever_the_gate_says_and_not_registered(
+    store: mlflow.MlflowClient, run_folder: Folder, tmp_path: Path, verdict: str
+) -> None:
+    folder, registered = run_folder(verdict), len(store.search_model_versions())
+    run_id = log_run(folder, page=False)
+    there = Path(mlflow.artifacts.download_artifacts(f"runs:/{run_id}/flipguard/release", dst_path=str(tmp_path)))
+    assert {path.name for path in there.iterdir()} == {"model.json", "model.safetensors"}
+    for path in there.iterdir():
+        assert path.read_bytes() == (folder / "versions" / "new" / path.name).read_bytes()
+    assert len(store.search_model_versions()) == registered
+    assert "release" not in artifacts(store, log_run(folder, page=False, release=False))
 
 
 def test_a_comparison_goes_into_the_active_run(store: mlflow.MlflowClient, run_folder: Folder) -> None:

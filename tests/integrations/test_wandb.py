@@ -52,6 +52,15 @@ def test_a_run_folder_and_its_release_are_logged(run: Any, run_folder: Folder, t
         assert name in sent
 
 
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_refused_release_is_kept_and_no_model(run: Any, run_folder: Folder, tmp_path: Path, kept: bool) -> None:
+    log_run(run_folder("refused"), page=False, release=kept)
+    sent = written(tmp_path)
+    for name in (b"flipguard-release", b"model.safetensors", b"model.json"):
+        assert (name in sent) == kept
+    assert b"gate-passed" not in sent
+
+
 @pytest.mark.parametrize("verdict", ["refused", "not judged"])
 def test_what_did_not_pass_is_no_artifact(run: Any, run_folder: Folder, tmp_path: Path, verdict: str) -> None:
     with pytest.raises(GateRefused):

@@ -91,14 +91,23 @@ def page_of(run: FinishedRun, out: Path) -> Path:
 
 
 def release_of(run: FinishedRun, into: Path) -> Path:
-    """A copy of what it takes to use the last version: weights, model.json, a tokenizer; no predictions.
-
-    The gate must have passed it, and no other version.
-    """
+    """A copy of what it takes to use the last version. The gate must have passed it, and no other version."""
     require_passed(run.comparison)
+    copy = network_of(run, into)
+    if copy is None:
+        home = run.home(run.versions[-1])
+        raise InputError(f"{home} has no network that the run's comparison speaks of: there is nothing to register.")
+    return copy
+
+
+def network_of(run: FinishedRun, into: Path) -> Path | None:
+    """A copy of the last version, whatever the gate says: weights, model.json, a tokenizer; no predictions.
+
+    None when the run's comparison speaks of another version, or of predictions without a network.
+    """
     last = run.versions[-1]
     home = run.home(last)
     if run.comparison.new.version != last or not (home / MODEL).is_file() or not (home / CARD).is_file():
-        raise InputError(f"{home} has no network that the run's comparison speaks of: there is nothing to register.")
+        return None
     left = shutil.ignore_patterns(PREDICTIONS, EARLIER, METRICS, ".*")
     return Path(shutil.copytree(home, into, ignore=left))

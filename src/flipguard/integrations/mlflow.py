@@ -1,4 +1,4 @@
-"""MLflow: figures and reports into a run, and a model into the registry only when the gate says yes."""
+"""MLflow: figures, reports and release into a run, and a model into the registry only when the gate says yes."""
 
 import tempfile
 from collections.abc import Iterator
@@ -13,6 +13,7 @@ from flipguard.integrations.logged import (
     PREFIX,
     counted_epochs,
     figures_of,
+    network_of,
     page_of,
     release_of,
     require_passed,
@@ -45,10 +46,11 @@ def log_comparison(comparison: Comparison, *, page: str | Path | None = None) ->
         mlflow.log_artifact(str(page), "flipguard")
 
 
-def log_run(folder: str | Path, *, page: bool = True) -> str:
+def log_run(folder: str | Path, *, page: bool = True, release: bool = True) -> str:
     """A finished run folder: its spec as parameters, every epoch's figures, the last update's comparison and report.
 
-    Returns the id of the MLflow run: the active one, or a new one by the folder's name.
+    With `release` also the last version's files (weights, model.json, a tokenizer) as artifacts, whatever the gate says
+    and without registering them. Returns the id of the MLflow run: the active one, or a new one by the folder's name.
     """
     run = read_finished(folder)
     with _run(run.path.name) as logged, tempfile.TemporaryDirectory(prefix="flipguard-") as beside:
@@ -59,6 +61,9 @@ def log_run(folder: str | Path, *, page: bool = True) -> str:
         log_comparison(run.comparison, page=page_of(run, Path(beside) / "report.html") if page else None)
         mlflow.log_artifact(str(run.path / "spec.yaml"), "flipguard")
         mlflow.log_artifact(str(run.path / "run.json"), "flipguard")
+        network = network_of(run, Path(beside) / "release") if release else None
+        if network is not None:
+            mlflow.log_artifacts(str(network), "flipguard/release")
         return str(logged.info.run_id)
 
 

@@ -1,4 +1,4 @@
-"""Weights & Biases: figures and reports into a run, and a model artifact only when the gate says yes."""
+"""Weights & Biases: figures, reports and release into a run, and a model artifact only when the gate says yes."""
 
 import tempfile
 from pathlib import Path
@@ -10,6 +10,7 @@ from flipguard.integrations.logged import (
     PREFIX,
     counted_epochs,
     figures_of,
+    network_of,
     page_of,
     release_of,
     require_passed,
@@ -44,14 +45,23 @@ def log_comparison(comparison: Comparison, *, run: Any = None, page: str | Path 
     return reports
 
 
-def log_run(folder: str | Path, *, run: Any = None, page: bool = True) -> None:
-    """A finished run folder: its spec as configuration, every epoch's figures, the last update's comparison."""
+def log_run(folder: str | Path, *, run: Any = None, page: bool = True, release: bool = True) -> None:
+    """A finished run folder: its spec as configuration, every epoch's figures, the last update's comparison.
+
+    With `release` also the last version's files (weights, model.json, a tokenizer) as an artifact of type
+    `flipguard-release`, whatever the gate says.
+    """
     found, run = read_finished(folder), _current(run)
     run.config.update(found.parameters)
     for step, numbers in counted_epochs(found):
         run.log(numbers, step=step)
     with tempfile.TemporaryDirectory(prefix="flipguard-") as beside:
         log_comparison(found.comparison, run=run, page=page_of(found, Path(beside) / "report.html") if page else None)
+        network = network_of(found, Path(beside) / "release") if release else None
+        if network is not None:
+            kept = wandb.Artifact(f"release-{run.id}", type="flipguard-release", metadata=_facts(found.comparison))
+            kept.add_dir(str(network))
+            run.log_artifact(kept)
 
 
 def register_release(folder: str | Path, name: str, *, run: Any = None, registry: str | None = None) -> Any:
