@@ -209,12 +209,16 @@ def test_data_are_loaded_once_and_sent_along(
     [
         (["artifacts=somewhere"], "artifacts must be an address such as"),
         (["artifacts=nosuch://x"], "nosuch://x/run cannot be reached"),
+        (["artifacts=nope://"], "^nope:// names no folder: write an address such as"),
+        (["artifacts=s3:///"], "^s3:/// names no folder: write an address such as"),
+        (["artifacts=file://{folder}/kept", "members=s3://", "method=elodi"], "^s3:// names no folder"),
         (["new.model.hidden=[0]"], "hidden must be at least 1"),
     ],
 )
 def test_bad_input(changes: list[str], expected: str, small: Callable[..., TrainSpec], tmp_path: Path) -> None:
+    asked = [change.replace("{folder}", str(tmp_path)) for change in changes]
     with pytest.raises(InputError, match=expected):
-        train_on(lambda: pytest.fail("a pool was asked for"), small(*changes), tmp_path / "run")
+        train_on(lambda: pytest.fail("a pool was asked for"), small(*asked), tmp_path / "run")
 
 
 def test_artifacts_are_for_a_cluster(small: Callable[..., TrainSpec], tmp_path: Path) -> None:

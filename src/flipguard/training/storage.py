@@ -41,7 +41,11 @@ def joined(place: str, *names: str) -> str:
     >>> joined("s3://bucket/runs/", "members", "a1")
     's3://bucket/runs/members/a1'
     """
-    return "/".join((place.rstrip("/"), *names)) if is_address(place) else str(Path(place, *names))
+    if not is_address(place):
+        return str(Path(place, *names))
+    if place.rstrip("/").endswith(":"):
+        raise InputError(f"{place} names no folder: write an address such as s3://bucket/folder or file:///folder.")
+    return "/".join((place.rstrip("/"), *names))
 
 
 class TakenOver(InputError):
