@@ -1,10 +1,13 @@
 """Each method has a page, with what is written by hand and a place for what is generated."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from flipguard.methods import METHODS
+from flipguard.training.given import objective_of
+from flipguard.types import InputError
 
 FOLDER = Path(__file__).parents[2] / "docs" / "methods"
 
@@ -21,3 +24,15 @@ def test_a_method_page_has_its_parts(name: str) -> None:
     order = [text.index(part) for part in ("<!-- card -->", "## When to use it", "## Our figures", "<!-- figures -->")]
     assert order == sorted(order)
     assert len(text.split("## When to use it")[1].split("## Our figures")[0].split()) > 20
+
+
+def test_the_page_of_lightning_names_the_methods_that_it_does_not_take() -> None:
+    refused = set()
+    for name in METHODS:
+        try:
+            objective_of(name)
+        except InputError:
+            refused.add(name)
+    page = (FOLDER.parent / "integrations" / "lightning.md").read_text("utf-8")
+    named = re.findall("`([a-z_]+)`", page.partition("every method but")[2].partition("\n```")[0])
+    assert set(named) == refused
