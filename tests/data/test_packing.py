@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from flipguard.data import load_data
-from flipguard.data.packing import AT_A_TIME, Packed, Packing, images_in, pack
+from flipguard.data.packing import AT_A_TIME, NAMED, Packed, Packing, images_in, pack
 from flipguard.types import InputError
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
@@ -164,7 +164,40 @@ def test_bad_input(tmp_path: Path) -> None:
     for workers in (0, 2):
         with pytest.raises(InputError, match=r"train/cat/a\.3\.jpg cannot be read as an image"):
             packed(source, tmp_path / f"damaged{workers}", workers=workers)
-        assert not list((tmp_path / f"damaged{workers}").glob("*tar*"))
+        assert [path.name for path in (tmp_path / f"damaged{workers}").glob("*tar*")] == ["val-000000.tar"]
+
+
+def test_damaged_images_are_all_named_and_replaced_ones_go_on(tmp_path: Path) -> None:
+    source, out, how = write_folder(tmp_path / "images"), tmp_path / "shards", Packing(per_shard=3)
+    spoilt = {name: (source / name).read_bytes() for name in ("train/cat/a.3.jpg", "val/dog.brown/a.0.png")}
+    (source / "train/cat/a.3.jpg").write_bytes(spoilt["train/cat/a.3.jpg"][:200])
+    (source / "val/dog.brown/a.0.png").write_bytes(b"no image")
+    with pytest.raises(InputError) as refused:
+        packed(source, out, how)
+    said = str(refused.value)
+    assert said.startswith("2 of 18 images cannot be packed: ")
+    assert all(f"{name} cannot be read as an image (" in said for name in spoilt)
+    assert " object at 0x" not in said
+    assert "\n" not in said
+    whole = {path.name: path.stat().st_mtime_ns for path in out.glob("*.tar")}
+    assert len(whole) == 4
+    with pytest.raises(InputError, match="has 4 of its 6 shards: the same flipguard shards command writes the others"):
+        loaded(out)
+    for name, content in spoilt.items():
+        (source / name).write_bytes(content)
+    assert packed(source, out, how) == packed(source, tmp_path / "at_once", how)
+    for name in ("train-000001.tar", "val-000001.tar", *whole):
+        assert (out / name).read_bytes() == (tmp_path / "at_once" / name).read_bytes()
+    assert all((out / name).stat().st_mtime_ns == when for name, when in whole.items())
+
+
+def test_of_many_damaged_images_some_are_named(tmp_path: Path) -> None:
+    source = write_folder(tmp_path / "images")
+    for number in range(NAMED + 3):
+        (source / "train/cat" / f"b{number:02d}.jpg").write_bytes(b"no image")
+    with pytest.raises(InputError, match=r"^23 of 41 images .*; 3 more\. Put whole ones") as refused:
+        packed(source, tmp_path / "shards")
+    assert str(refused.value).count("of no known format") == NAMED
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,9 @@ def open_image(source: "Path | BinaryIO", *, name: str | None = None, max_pixels
             return image
     except InputError:
         raise
+    except image_module.UnidentifiedImageError as error:
+        # Its own text shows the path again or, of bytes, where they lie in memory.
+        raise InputError(f"{path} cannot be read as an image (of no known format).") from error
     except Exception as error:
         # Pillow's decoders raise OSError, SyntaxError, ValueError, struct.error and more on damaged files.
         raise InputError(f"{path} cannot be read as an image ({' '.join(str(error).split())}).") from error

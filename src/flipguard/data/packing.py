@@ -31,6 +31,8 @@ from flipguard.types import InputError
 FORMS = {b"\xff\xd8\xff": "jpg", b"\x89PNG\r\n": "png", b"BM": "bmp", b"P6": "ppm"}
 """How files begin that shards may hold as they are (and RIFF….WEBP); any other becomes a JPEG."""
 AT_A_TIME = 64
+NAMED = 20
+"""How many damaged images an error names."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,8 @@ def pack(
 
     Only images to train on are made smaller. One that is small enough is taken byte for byte, unless it is of a form
     that shards do not hold (GIF, TIFF), which becomes a JPEG. Shards are written whole or not at all, and the same call
-    goes on where it was cut off. Samples keep their ids, without the file's extension and dots. `on_shard` hears how
+    goes on where it was cut off. Damaged images are told of in the end, all at once; the shards that would hold them
+    are not written. Samples keep their ids, without the file's extension and dots. `on_shard` hears how
     many shards are there, of how many, and the name of the last.
     """
     how = how or Packing()
@@ -101,11 +104,12 @@ def pack(
     _check_names([*names, *(key for each in keys.values() for key in each)])
     if len(set(names)) < len(names):
         raise InputError(f"two classes of {data.name} have the same name but for spaces: rename one of them.")
-    _adopt(out, {**vars(how), "samples": _digest(keys, parts), "classes": len(data.classes)})
+    total = sum(-(-len(split) // how.per_shard) for split in parts.values())
+    _adopt(out, {**vars(how), "samples": _digest(keys, parts), "classes": len(data.classes), "shards": total})
     with whole_file(out / CLASSES) as beside:
         beside.write_text("".join(f"{name}\n" for name in names), encoding="utf-8")
     written: list[Path] = []
-    total = sum(-(-len(split) // how.per_shard) for split in parts.values())
+    damaged: list[str] = []
     with _pool(workers) as several:
         for name, split in parts.items():
             for number, first in enumerate(range(0, len(split), how.per_shard)):
@@ -114,11 +118,17 @@ def pack(
                     rows = range(first, min(first + how.per_shard, len(split)))
                     # Models are judged on what they will meet: other parts stay as they are.
                     own = how if name == "train" else replace(how, short=None)
-                    _write(path, split, keys[name], rows, own, several)
+                    try:
+                        _write(path, split, keys[name], rows, own, several)
+                    except _Damaged as found:
+                        damaged += found.images
+                        continue
                 written.append(path)
                 if on_shard is not None:
                     on_shard(len(written), total, path.name)
     images = sum(len(split) for split in parts.values())
+    if damaged:
+        raise InputError(_told_of(damaged, images))
     return Packed(images, len(written), sum(path.stat().st_size for path in written))
 
 
@@ -169,7 +179,30 @@ def _digest(keys: dict[str, list[str]], parts: dict[str, Split]) -> str:
     return found.hexdigest()
 
 
-Several = Callable[[list[ImageFiles], Packing], "Iterator[list[tuple[str, bytes]] | str]"]
+class _Damaged(Exception):
+    """What is wrong with the images that keep a shard from being written."""
+
+    def __init__(self, images: list[str]) -> None:
+        super().__init__(*images)
+        self.images = images
+
+
+def _told_of(damaged: list[str], images: int) -> str:
+    """
+    >>> print(_told_of(["a.jpg cannot be read."], 7).partition(". ")[0])
+    1 of 7 images cannot be packed: a.jpg cannot be read
+    """
+    named = [each.rstrip(".") for each in damaged[:NAMED]]
+    named += [f"{len(damaged) - NAMED:,} more"] if len(damaged) > NAMED else []
+    return (
+        f"{len(damaged):,} of {images:,} images cannot be packed: {'; '.join(named)}. Put whole ones in their place "
+        "and call again, or remove them and give an empty folder as --out."
+    )
+
+
+Ready = tuple[str, bytes] | str
+"""An image's extension and bytes, or what is wrong with it."""
+Several = Callable[[list[ImageFiles], Packing], Iterator[list[Ready]]]
 
 
 @contextmanager
@@ -190,23 +223,31 @@ def _write(path: Path, split: Split, keys: list[str], rows: range, how: Packing,
     assert isinstance(files, ImageFiles)
     chunks = [rows[i : i + AT_A_TIME] for i in range(0, len(rows), AT_A_TIME)]
     ready = several([files.select(chunk) for chunk in chunks], how)
+    damaged: list[str] = []
     with whole_file(path) as beside, tarfile.open(beside, "w", format=tarfile.PAX_FORMAT) as tar:
         for chunk, done in zip(chunks, ready, strict=True):
-            if isinstance(done, str):
-                raise InputError(done)
-            for row, (extension, content) in zip(chunk, done, strict=True):
+            for row, image in zip(chunk, done, strict=True):
+                if isinstance(image, str):
+                    damaged.append(image)
+                    continue
+                extension, content = image
                 for end, data in ((extension, content), (LABEL, str(int(split.y[row])).encode())):
                     member = tarfile.TarInfo(f"{keys[row]}.{end}")
                     member.size = len(data)
                     tar.addfile(member, io.BytesIO(data))
+        if damaged:
+            raise _Damaged(damaged)
 
 
-def _told(files: ImageFiles, how: Packing) -> "list[tuple[str, bytes]] | str":
+def _told(files: ImageFiles, how: Packing) -> list[Ready]:
     """What a worker gives back: an exception that crosses processes would bring its traceback along."""
-    try:
-        return [_small(files, row, how) for row in range(len(files))]
-    except InputError as error:
-        return str(error)
+    ready: list[Ready] = []
+    for row in range(len(files)):
+        try:
+            ready.append(_small(files, row, how))
+        except InputError as error:
+            ready.append(str(error))
+    return ready
 
 
 def _small(files: ImageFiles, row: int, how: Packing) -> tuple[str, bytes]:

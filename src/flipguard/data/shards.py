@@ -7,6 +7,7 @@ for is a disk that can be read at any place, and shards that are not compressed.
 """
 
 import io
+import json
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -77,6 +78,7 @@ def load_webdataset(
     what their classes and parts are.
     """
     if (root / OWN).is_file():
+        _check_whole(root)
         classes = classes or CLASSES
         if validation is None and any(root.glob(HELD["validation"])):
             test, validation = HELD["test"], HELD["validation"]
@@ -94,6 +96,19 @@ def load_webdataset(
         IMAGENET_NORMALISATION,
         validation=parts.get("validation"),
     )
+
+
+def _check_whole(root: Path) -> None:
+    """Refuses a folder in which `flipguard shards` was stopped or found damaged images: a part of the samples."""
+    try:
+        expected = json.loads((root / OWN).read_text(encoding="utf-8"))["shards"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return
+    there = sum(1 for _ in root.glob("*.tar"))
+    if isinstance(expected, int) and there < expected:
+        raise InputError(
+            f"{root} has {there:,} of its {expected:,} shards: the same flipguard shards command writes the others."
+        )
 
 
 def _part(root: Path, pattern: str, part: str, shape: ShardImages) -> Split:
