@@ -301,7 +301,7 @@ def living(cluster: Cluster, node: int) -> list[tuple[psutil.Process, str]]:
 def test_ctrl_c_saves_where_every_member_is(
     cluster: Cluster, command: Callable[..., "subprocess.Popen[str]"], alone: Path, tmp_path: Path
 ) -> None:
-    """States are saved every 7 steps: one at another step was saved because of the signal."""
+    """States are saved after each epoch, and here at no step within one: such a state comes from the signal."""
     arguments = ("train.checkpoint_every=1000000", "--on", cluster.address, "--out", "run")
     run = command(*arguments)
     for _ in until("both members are begun"):
