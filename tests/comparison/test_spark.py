@@ -241,9 +241,10 @@ def test_a_cluster_counts_what_is_counted_on_files(cluster: Cluster, tmp_path: P
     assert list((tmp_path / "worker").glob("app-*/0/stderr")), "the worker did nothing"
 
 
-def test_what_needs_prediction_files_is_refused(tmp_path: Path) -> None:
-    refused = command(tmp_path, "spark://local[2]", "v1", "v2", "--html", "page.html", code=2)
-    assert "--html needs prediction files" in refused.stderr
+@pytest.mark.parametrize("option", [("--html", "page.html"), ("--alpha", "2"), ("--memory", "1GB")])
+def test_what_needs_prediction_files_is_refused(option: tuple[str, str], tmp_path: Path) -> None:
+    refused = command(tmp_path, "spark://local[2]", "v1", "v2", *option, code=2)
+    assert f"{option[0]} needs prediction files" in refused.stderr
 
 
 def test_a_cluster_that_does_not_answer_is_told_of_on_one_line(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ EPILOG = """Examples:
   flipguard compare old.parquet new.parquet --junit gate.xml --markdown comment.md --html report.html
 
   flipguard compare spark://head:7077 predictions.v1 predictions.v2 --by country --max-nfr 0.01"""
-NOT_ON_SPARK = ("noise", "calibrate_on", "class_map", "flips", "html")
+NOT_ON_SPARK = ("noise", "calibrate_on", "class_map", "flips", "html", "alpha", "memory")
 FLIP_ENDINGS = (".parquet", ".csv", ".jsonl")
 
 
@@ -129,7 +129,7 @@ def _compare_on_spark(
     with_pandas()
     from flipguard.comparison.spark import compare_on_spark
 
-    # Those that concern scores and memory say nothing of counts.
+    # A settings file may have them for the comparisons of files that it also serves.
     known = {name: value for name, value in options.items() if name not in ("alpha", "memory")}
     return noted(compare_on_spark(given["spark"], given["old"], given["new"], **known), notes), str
 

@@ -1,4 +1,4 @@
-"""Two tables of another engine, a Spark's for one: counted there in one pass, judged here."""
+"""Two tables of another engine, a Spark's for one: joined and counted there, judged here."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -40,9 +40,10 @@ def compare_tables(
 ) -> Comparison:
     """Compare two tables where they lie: Spark data frames, DuckDB relations, Polars lazy frames.
 
-    The options are those of `compare`, and so are the columns; one join counts everything, and only counts come back.
-    Scores are not read, so there are neither their figures nor temperatures; slices are those of `by` alone; single
-    flips are named by one example for each class.
+    The options are those of `compare`, and so are the columns. One join counts all outcomes, and each table's rows
+    are counted besides, which shows ids that stand twice; only counts come back. Scores are not read, so there are
+    neither their figures nor temperatures; slices are those of `by` alone; single flips are named by one example for
+    each class.
 
     >>> import duckdb
     >>> old = duckdb.sql("SELECT * FROM (VALUES (1, 0, 0), (2, 1, 1), (3, 1, 0)) AS t(id, label, prediction)")
