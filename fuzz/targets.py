@@ -4,6 +4,8 @@
 """
 
 import atexit
+import hashlib
+import json
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -19,7 +21,7 @@ from flipguard.data.files import open_image
 from flipguard.data.growth import Growth
 from flipguard.data.idx import read_idx
 from flipguard.data.npz import archive_data, read_npz
-from flipguard.data.shards import load_webdataset
+from flipguard.data.shards import OWN, load_webdataset
 from flipguard.data.svhn import read_mat
 from flipguard.data.table import read_table
 from flipguard.data.tar import BLOCK
@@ -30,6 +32,7 @@ from flipguard.releases.folder import read_json
 from flipguard.releases.resolved import resolve
 from flipguard.releases.yaml_text import parse_yaml
 from flipguard.spec import parse_training_spec, read_spec
+from flipguard.training.storage import Storage
 from flipguard.types import FlipguardError
 
 FOLDER = Path(tempfile.mkdtemp(prefix="flipguard-fuzz-"))
@@ -82,6 +85,28 @@ def _summed(header: bytes) -> bytes:
     return b"%s%06o\0 %s" % (header[:148], sum(blank), header[156:])
 
 
+def _packed(path: Path) -> None:
+    """What `flipguard shards` says of its folder, beside which there are no shards."""
+    home = FOLDER / "packed"
+    home.mkdir(exist_ok=True)
+    path.replace(home / OWN)
+    load_webdataset(home)
+
+
+def _index(path: Path) -> None:
+    """No fuzzer guesses a checksum: what is JSON is put into an index with the right one."""
+    content, kept = path.read_bytes(), FOLDER / "kept"
+    kept.mkdir(exist_ok=True)
+    try:
+        files = json.loads(content)
+        text = json.dumps(files, sort_keys=True)
+        content = json.dumps({"sha256": hashlib.sha256(text.encode()).hexdigest(), "files": files}).encode()
+    except (ValueError, RecursionError):
+        pass
+    (kept / "index.000001.json").write_bytes(content)
+    Storage(f"file://{kept}").fetch(FOLDER / "fetched")
+
+
 TARGETS: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "csv": (".csv", _predictions),
     "csv_gz": (".csv.gz", _predictions),
@@ -95,6 +120,8 @@ TARGETS: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "pickle": (".pickle", _pickle),
     "archive": (".tar.gz", _archive),
     "shards": (".tar", _shards),
+    "packed": (".json", _packed),
+    "index": (".json", _index),
     "data_npz": (".npz", _data_npz),
     "data_csv": (".csv", read_table),
     "image": (".png", open_image),

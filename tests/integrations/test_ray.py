@@ -371,6 +371,28 @@ def test_a_bench_waits_for_a_machine_and_outlives_a_worker(cluster: Cluster, tmp
         assert all(torch.equal(one[key], other[key]) for key in one), name
 
 
+def test_a_bench_of_machines_that_share_no_disk(cluster: Cluster, tmp_path: Path) -> None:
+    """Each network is kept at an address; the second fetches from there what it learns from."""
+    train = {**BENCH["train"], "epochs": 20, "resources": {"cpus": 1.0}}
+    (tmp_path / "bench.yaml").write_text(as_yaml({**BENCH, "train": train}))
+    start = [sys.executable, "-m", "flipguard", "bench", "bench.yaml"]
+    kept = f"file://{tmp_path / 'kept'}"
+    for options in (
+        ["--on", cluster.address, "--networks", kept, "--out", "run"],
+        ["--device", "cpu", "--processes", "1", "--out", "alone"],
+    ):
+        environment = {**os.environ, **SETTINGS}
+        command = [*start, *options]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, timeout=300, check=False)
+        assert done.returncode == 0, done.stderr.decode()
+    assert {path.name.partition(".")[0] for path in (tmp_path / "kept").iterdir()} == {"single", "kd"}
+    names = sorted(path.relative_to(tmp_path / "alone") for path in tmp_path.glob("alone/networks/*/*.safetensors"))
+    assert len(names) == 2
+    for name in names:
+        one, other = weights(tmp_path / "alone" / name), weights(tmp_path / "run" / name)
+        assert all(torch.equal(one[key], other[key]) for key in one), name
+
+
 POOL = """
 import os, signal, sys
 from pathlib import Path

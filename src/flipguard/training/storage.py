@@ -263,8 +263,10 @@ def _parsed(content: bytes) -> Files | None:
         found = json.loads(content)
         files: Files = found["files"]
         text = json.dumps(files, sort_keys=True)
-        return files if found["sha256"] == hashlib.sha256(text.encode()).hexdigest() else None
-    except (ValueError, KeyError, TypeError):
+        told = [(facts["sha256"], facts["bytes"]) for facts in files.values()]
+        fits = found["sha256"] == hashlib.sha256(text.encode()).hexdigest()
+        return files if fits and all(isinstance(s, str) and isinstance(b, int) for s, b in told) else None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 
