@@ -75,6 +75,26 @@ def test_what_is_damaged_there_is_named_and_made_again(plain: Path, tmp_path: Pa
     assert weights(tmp_path / "second").items() <= weights(plain).items()
 
 
+def test_what_is_damaged_there_and_whole_here_goes_there_again(tmp_path: Path) -> None:
+    kept, out = tmp_path / "kept", tmp_path / "out"
+    ran(bench(out, kept, rows=("mean",)))
+    home = next(path for path in kept.iterdir() if path.name.startswith("mean.old"))
+    lost = max((path for path in home.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+    content = lost.read_bytes()
+    lost.unlink()
+    told: list[str] = []
+    assert ran(bench(out, kept, rows=("mean",)), repair=True, on_note=told.append) == []
+    assert len(told) == 1
+    assert lost.read_bytes() == content
+
+
+def test_what_is_there_is_not_counted(tmp_path: Path) -> None:
+    whole = bench(tmp_path / "out", rows=("none",)).count().networks
+    ran(bench(tmp_path / "out", tmp_path / "kept", rows=("mean",)))
+    assert whole == 6
+    assert bench(tmp_path / "other", tmp_path / "kept", rows=("mean", "none")).count().networks == whole
+
+
 def test_an_address_is_for_a_cluster(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"networks are kept at an address by machines of a cluster, as with --on"):
         bench(tmp_path / "out", tmp_path / "kept").run()

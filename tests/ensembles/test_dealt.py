@@ -97,6 +97,12 @@ def test_the_map_of_classes_is_kept() -> None:
     assert (type(found), found.members, found.classes) == (DealtReference, 1, (0, 4, 2))
 
 
+def test_the_map_of_classes_stays_where_the_networks_are() -> None:
+    moved = NetworkReference("old", linear(2), classes=(0, 4, 2)).to("meta")
+    found: Any = deal({"old": moved}, 8)["old"]
+    assert {found.columns.device, *(value.device for value in found.parameters())} == {torch.device("meta")}
+
+
 def test_what_cannot_be_dealt_out_is_refused() -> None:
     networks = linear(2)
     own = OwnInputs("ensemble", networks, [None, {"x": torch.zeros(8, 4)}])

@@ -133,6 +133,36 @@ def test_an_heir_s_heir_has_what_it_had(small: Make, tmp_path: Path) -> None:
         train(chain(small, {"name": "new", "run": str(tmp_path / "apart")}, last), tmp_path / "late")
 
 
+def test_an_ensemble_of_one_s_own_comes_first(small: Make, tmp_path: Path) -> None:
+    """A version that learned from both leaves its own to the next."""
+    both = old(name="both", seed=9, method={**ELODI, "mix": 0.5}, references="ensemble")
+    train(chain(small, old(), both, new()), tmp_path / "whole")
+    train(chain(small, {"name": "both", "run": str(tmp_path / "whole/versions/both")}, new()), tmp_path / "next")
+    kept = old(name="kept", seed=9, method={"name": "paragon", "ensemble": {"members": 3}})
+    train(chain(small, kept, new(references="chain")), tmp_path / "expected")
+    expected = weights(tmp_path / "expected")
+    for folder in ("whole", "next"):
+        for name, value in weights(tmp_path / folder).items():
+            torch.testing.assert_close(value, expected[name], rtol=1e-4, atol=1e-5)
+
+
+def test_a_source_that_is_another_run_from_here_is_noticed(
+    small: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`run: first` is a path from where the command was called."""
+    for place, seed in (("here", 7), ("there", 17)):
+        (tmp_path / place).mkdir()
+        monkeypatch.chdir(tmp_path / place)
+        train(chain(small, old(seed=seed)), Path("first"))
+    monkeypatch.chdir(tmp_path / "here")
+    train(chain(small, {"name": "old", "run": "first"}, new()), Path("second"))
+    third = chain(small, {"name": "new", "run": str(tmp_path / "here/second")}, new(name="last", seed=9))
+    train(third, Path("third"))
+    monkeypatch.chdir(tmp_path / "there")
+    with pytest.raises(InputError, match=r"came from first, and that holds other weights when read from here"):
+        train(third, Path("third"))
+
+
 def test_bad_input(small: Make, tmp_path: Path) -> None:
     soup = old(method={"name": "soup", "ensemble": {"members": 2}})
     for versions, message in (

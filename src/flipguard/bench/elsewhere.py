@@ -1,5 +1,6 @@
 """A bench's networks at an address that every machine reaches, where the machines share no disk."""
 
+import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -8,7 +9,7 @@ from pathlib import Path
 
 from flipguard.bench.node import Node
 from flipguard.bench.shop import RECORD, Shop
-from flipguard.training.kept import kept_at, put_folder
+from flipguard.training.kept import SCRATCH, kept_at, put_folder
 from flipguard.training.storage import Storage, joined
 
 
@@ -18,7 +19,7 @@ def at_hand(shop: Shop, node: Node) -> Iterator[Shop]:
     if shop.kept is None:
         yield shop
         return
-    with tempfile.TemporaryDirectory(prefix="flipguard-bench-") as place:
+    with tempfile.TemporaryDirectory(prefix=f"{SCRATCH}{os.getpid()}-") as place:
         here = replace(shop, folder=Path(place))
         for parent in node.parents():
             _storage(shop, parent).fetch(here.home(parent))
@@ -30,7 +31,7 @@ def at_hand(shop: Shop, node: Node) -> Iterator[Shop]:
 def bring(shop: Shop, nodes: Iterable[Node], repaired: Callable[[str], None] | None = None) -> None:
     """Networks that are finished there, and not here, into the shop's own folder.
 
-    With `repaired` what is damaged there is taken away first, and told.
+    With `repaired` what is damaged there is told and taken away first; it comes back from here, or is to be trained.
     """
     for node in nodes:
         storage = _storage(shop, node)
@@ -40,16 +41,22 @@ def bring(shop: Shop, nodes: Iterable[Node], repaired: Callable[[str], None] | N
             # What has lost a file is not finished any more.
             number, files = storage.index()
             storage.commit({name: facts for name, facts in files.items() if name != RECORD}, {}, (number, files))
-        if not shop.is_done(node) and RECORD in storage.index()[1]:
+            if shop.is_done(node):
+                put(shop, [node])
+        if not shop.is_done(node) and is_there(shop, node):
             storage.fetch(shop.home(node))
+
+
+def is_there(shop: Shop, node: Node) -> bool:
+    """Whether a network is finished at the address."""
+    return RECORD in _storage(shop, node).index()[1]
 
 
 def put(shop: Shop, nodes: Iterable[Node]) -> None:
     """Networks that are finished here, and not there, to the address: other machines learn from them."""
     for node in nodes:
-        storage = _storage(shop, node)
-        if RECORD not in storage.index()[1]:
-            put_folder(storage, shop.home(node))
+        if not is_there(shop, node):
+            put_folder(_storage(shop, node), shop.home(node))
 
 
 def _storage(shop: Shop, node: Node) -> Storage:

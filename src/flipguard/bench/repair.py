@@ -17,11 +17,15 @@ def clear_network(shop: Shop, node: Node) -> list[Path]:
     home = shop.home(node)
     # One that is still trained has its state, and what was kept at the end of cycles.
     kept = [home / f"{place}.safetensors" for place in range(node.pieces)]
-    weights = kept if shop.is_done(node) else sorted(home.glob("*.safetensors"))
-    damaged = [path for path in weights if not path.exists() or is_broken(path)]
     if shop.is_done(node):
+        damaged = [path for path in kept if not path.exists() or is_broken(path)]
         damaged += [home / RECORD] if is_broken(home / RECORD) else []
         damaged += _broken_arrays(home / LOGITS, shop.names(node))
+    else:
+        damaged = [path for path in sorted(home.glob("*.safetensors")) if path.exists() and is_broken(path)]
+        if shop.is_done(node):
+            # Another bench that shares the networks has finished it meanwhile.
+            return []
     if damaged:
         shutil.rmtree(home)
     return damaged

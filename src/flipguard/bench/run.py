@@ -11,7 +11,7 @@ import numpy as np
 from flipguard._nearest import nearest
 from flipguard.bench.corrupted import PART, kinds_of, on_corrupted
 from flipguard.bench.cost import Costs
-from flipguard.bench.elsewhere import bring, put
+from flipguard.bench.elsewhere import bring, is_there, put
 from flipguard.bench.evaluate import OLD_CLASSES, Pair, facts_of_pair, measured, pairs_of
 from flipguard.bench.front import draw_front
 from flipguard.bench.graph import Graph
@@ -154,7 +154,9 @@ class Bench:
             nodes, pairs = self._clear_damage(note) if repair else ([], [])
             missing = list({pair.column: pair for pair in (*self._missing(), *pairs)}.values())
             if self.kept is not None:
-                wanted = with_parents([*nodes, *(node for pair in missing for node in pair.nodes())])
+                wanted = with_parents(
+                    node for pair in (self._every_pair() if repair else missing) for node in pair.nodes()
+                )
                 bring(self._looked_at(), wanted, note if repair else None)
             todo = self._todo(missing, nodes)
             if missing or todo:
@@ -276,7 +278,7 @@ class Bench:
         wanted: dict[Node, None] = {}
 
         def want(node: Node) -> None:
-            if node not in wanted and not folder.is_done(node):
+            if node not in wanted and not folder.is_done(node) and not (self.kept and is_there(folder, node)):
                 for parent in node.parents():
                     want(parent)
                 wanted[node] = None

@@ -69,7 +69,9 @@ def deal(references: Mapping[str, Reference], rows: int) -> dict[str, Reference]
             )
         if reference.members > rows:
             raise InputError(f"dealt leaves some of the {reference.members} networks of '{name}' none of {rows} rows.")
-        found[name] = DealtReference(name, list(reference.networks), classes=reference.classes)
+        dealt = found[name] = DealtReference(name, list(reference.networks), classes=reference.classes)
+        # Where the networks are: a captured step cannot bring it there.
+        dealt.columns = reference.columns
     return found
 
 

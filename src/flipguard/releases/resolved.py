@@ -76,7 +76,7 @@ def _check_heritage(version: VersionPlan, before: VersionPlan | None, place: str
 def inherited_from(versions: Sequence[VersionPlan], index: int) -> VersionPlan:
     """Whose ensemble the version at this place is held to: that of the one before, or of whom that one has it from."""
     earlier = list(reversed(versions[:index]))
-    return next((one for one in earlier if one.references != "ensemble"), earlier[-1])
+    return next((one for one in earlier if one.references != "ensemble" or has_heritage(one)), earlier[-1])
 
 
 def has_heritage(version: VersionPlan) -> bool:

@@ -6,11 +6,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+import torch
 from pydantic import ValidationError
 
+from flipguard.checkpoints import load_checkpoint
 from flipguard.data import DataSet
 from flipguard.releases import material
-from flipguard.releases.folder import CARD, RUN, SPEC, RunFolder, made, read_json
+from flipguard.releases.folder import CARD, MODEL, RUN, SPEC, RunFolder, made, read_json
 from flipguard.releases.given import given_release
 from flipguard.releases.listener import Listener
 from flipguard.releases.outcome import Outcome, conclude
@@ -241,8 +243,10 @@ class Job:
 
     def left_by(self, version: VersionPlan, device: str, *, trained: bool) -> list[Release]:
         """The ensemble that a version of this run learned from, for another run: here nothing is trained any more."""
-        source = self._inherited_from(version) if version.references == "ensemble" else version
+        inherits = version.references == "ensemble" and not has_heritage(version)
+        source = self._inherited_from(version) if inherits else version
         if source.run is not None:
+            self._check_source(source)
             return self._heritage(source, device, trained=trained)
         if not has_heritage(source):
             raise InputError(
@@ -254,6 +258,16 @@ class Job:
                 f"references: ensemble: the members of '{source.name}' are not in {task.members} any more."
             )
         return learned_from(task, trained=trained)
+
+    def _check_source(self, version: VersionPlan) -> None:
+        """The run that a version came from may have been named by a path from another folder than this."""
+        homes = (self.folder.version(str(version.name)), version_home(Path(str(version.run))))
+        ours, theirs = (load_checkpoint(home / MODEL)[0] for home in homes)
+        if ours.keys() != theirs.keys() or any(not torch.equal(value, theirs[name]) for name, value in ours.items()):
+            raise InputError(
+                f"references: ensemble: '{version.name}' of {self.folder.path} came from {version.run}, and that holds "
+                "other weights when read from here: call this from the folder where that run was named."
+            )
 
     def rehearse(self) -> None:
         """Every version that is still to be trained, on untrained networks."""

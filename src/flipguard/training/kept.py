@@ -18,7 +18,8 @@ LOG = logging.getLogger("flipguard.training")
 MIRROR_SECONDS = 1.0
 LAST_TRIES = (1.0, 2.0, 4.0, 8.0, 16.0)
 _NOT_KEPT = {"lock"}
-_SCRATCH = "flipguard-kept-"
+SCRATCH = "flipguard-kept-"
+"""Folders of this name and a process's number go when that process is gone."""
 
 
 @contextmanager
@@ -32,7 +33,7 @@ def kept_at(place: str, *, without: Collection[str] = ()) -> Iterator[Path]:
         return
     storage = Storage(place)
     _sweep()
-    with tempfile.TemporaryDirectory(prefix=f"{_SCRATCH}{os.getpid()}-") as scratch:
+    with tempfile.TemporaryDirectory(prefix=f"{SCRATCH}{os.getpid()}-") as scratch:
         home = Path(scratch) / "home"
         home.mkdir()
         if not _taken_up(place, storage.index()[0], home):
@@ -82,8 +83,8 @@ def _taken_up(place: str, number: int, home: Path) -> bool:
 
 def _sweep() -> None:
     """Remove scratch folders whose process was killed."""
-    for left in Path(tempfile.gettempdir()).glob(f"{_SCRATCH}*"):
-        pid = left.name.removeprefix(_SCRATCH).split("-")[0]
+    for left in Path(tempfile.gettempdir()).glob(f"{SCRATCH}*"):
+        pid = left.name.removeprefix(SCRATCH).split("-")[0]
         if pid.isdigit() and not Path("/proc", pid).exists() and Path("/proc/self").exists():
             shutil.rmtree(left, ignore_errors=True)
 
@@ -192,7 +193,7 @@ class _Mirror:
 
 def put_folder(storage: Storage, folder: Path, *, without: str | None = None) -> None:
     """What a folder holds to a storage, once."""
-    with tempfile.TemporaryDirectory(prefix=f"{_SCRATCH}{os.getpid()}-") as scratch:
+    with tempfile.TemporaryDirectory(prefix=f"{SCRATCH}{os.getpid()}-") as scratch:
         copy = Path(scratch) / "home"
         left_out = shutil.ignore_patterns(*_NOT_KEPT, ".*", *([without] if without else []))
         shutil.copytree(folder, copy, ignore=left_out)
