@@ -29,7 +29,7 @@ KILL = "kill -9"
 EPOCHS = "train.epochs=41"
 
 
-def killed(folder: Path, kills: int, chance: random.Random) -> Iterator[bool]:
+def killed(folder: Path, kills: int, chance: random.Random, facts: dict[str, float]) -> Iterator[bool]:
     """One outcome per kill: a chain's kills are survived together, when its end is that of the unbroken run.
 
     Its chain is longer than that of the scenarios, and no kill comes before its start has had the time that one takes
@@ -41,6 +41,7 @@ def killed(folder: Path, kills: int, chance: random.Random) -> Iterator[bool]:
     began = time.perf_counter()
     flipguard(folder, "train", "chain.yaml", EPOCHS, "--dry-run")
     ready = time.perf_counter() - began
+    facts |= {"unbroken_seconds": round(seconds, 1), "start_seconds": round(ready, 1)}
     print(f"unbroken: {seconds:.1f} s, of which {ready:.1f} s before the first epoch", flush=True)
     done = chain = 0
     while done < kills:
@@ -102,17 +103,18 @@ def main() -> None:
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--out", type=Path)
     given = options.parse_args()
-    counts: dict[str, dict[str, int]] = {}
+    counts: dict[str, dict[str, float]] = {}
     with tempfile.TemporaryDirectory(prefix="flipguard-") as place:
         for kind in given.only:
             # By its own name, so that a kind does the same whichever others are asked for.
             chance = random.Random(f"{given.seed} {kind}")
+            facts: dict[str, float] = {}
             if kind == KILL:
-                outcomes = list(killed(Path(place), given.kills, chance))
+                outcomes = list(killed(Path(place), given.kills, chance, facts))
             else:
                 outcomes = list(happened(kind, Path(place), given.tries, chance))
             if outcomes:
-                counts[kind] = {"tried": len(outcomes), "survived": sum(outcomes), "seed": given.seed}
+                counts[kind] = {"tried": len(outcomes), "survived": sum(outcomes), "seed": given.seed, **facts}
     for kind, count in counts.items():
         print(f"{kind:36} {count['tried']:3} tried {count['survived']:3} survived")
     tried, survived = (sum(count[what] for count in counts.values()) for what in ("tried", "survived"))

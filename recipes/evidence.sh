@@ -24,6 +24,6 @@ $PYTHON recipes/choose.py "$OUT/cifar100_front" --seeds 1 2 3 4 5 --rows "${NEW[
 CHOSEN=$(cat "$OUT/chosen")
 for seed in 1 2 3; do bench cifar100 $seed; done
 bench cifar100_schedule 1
-# Texts are not augmented, so that all members can be asked once of each: `patient` is `dealt` without its chance.
+# Texts are not augmented, so that all members can be asked once of each: `patient` asks what `dealt` draws from.
 for seed in 1 2 3; do bench clinc $seed none elodi paragon_8 graft_low fd_5 treated "${CHOSEN/dealt/patient}"; done
 exit $failed

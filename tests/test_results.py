@@ -136,6 +136,27 @@ def test_the_table_beside_the_papers_is_its_runs(heading: str, name: str, seeds:
         assert (error, flips) == (f"{found[0]:.2f}", f"{found[1]:.1f}"), row
 
 
+HEIR = {"AG News": "agnews_small", "CLINC-150": "clinc_small", "CIFAR-100": "cifar100_front"}
+
+
+@pytest.mark.parametrize("data", HEIR)
+def test_the_heir_s_page_says_what_its_runs_do(data: str) -> None:
+    page = (ROOT / "docs" / "methods" / "heir.md").read_text()
+    runs = pq.read_table(ROOT / "results" / "bench" / HEIR[data] / "runs.parquet").to_pandas()
+    seeds = runs[runs["part"] == "test"].groupby(["row", "seed"]).mean(numeric_only=True)
+    mean = seeds.groupby("row").mean()
+
+    def figures(row: str) -> str:
+        error, flips = (100 * mean[rate][row] for rate in ("error_rate_new", "relative_negative_flip_rate"))
+        return f"{error:.2f}, {flips:.1f}"
+
+    heir, elodi = (f"{mean['training_cost'][row]:.1f}" for row in ("patient_5", "elodi"))
+    expected = f"{len(seeds.loc['patient_5'])} | {figures('patient_5')} | {heir} | {figures('elodi')} for {elodi} |"
+    assert next(line for line in page.splitlines() if line.startswith(f"| [{data}]")).endswith(
+        f"{expected} {figures('none')} |"
+    )
+
+
 def test_how_long_is_long_enough_in_words_is_its_record() -> None:
     text = (ROOT / "results" / "README.md").read_text().split("## How long is long enough\n")[1].split("\n## ")[0]
     runs = pq.read_table(ROOT / "results" / "bench" / "cifar100_schedule" / "runs.parquet").to_pandas()

@@ -66,9 +66,10 @@ def train(
     every process trains, and the first writes.
 
     Which method? elodi has few flips at the lowest error, for twelve trainings. After a release by elodi: heir, held
-    to the ensemble that was trained for it, for three; it has as few flips, on texts elodi's error too, and on images
-    0.6 points more (AG News, CLINC-150, CIFAR-100: results/README.md). After an untreated one: graft, for three, has
-    72 % of elodi's cut (CIFAR-100, five seeds). `flipguard methods` lists all.
+    to the members that were trained for it, as long as they are kept; with train.views and 2.5 times the epochs it
+    takes three, and has as few flips, on texts elodi's error too, on images 0.6 points more (AG News, CLINC-150,
+    CIFAR-100: results/README.md). After an untreated one: graft, for three, has 72 % of elodi's cut (CIFAR-100, five
+    seeds). `flipguard methods` lists all.
 
     Exit status: 0 done, 1 the spec's gate refuses, 2 bad input, 130 interrupted (129 when the terminal was closed).
     """
