@@ -40,7 +40,8 @@ _GIVEN = {
 def resolve(spec: TrainSpec) -> TrainSpec:
     """The same spec as a list of versions in which nothing is left to a default.
 
-    The first version takes the spec's method when that needs no old model (ELODI treats every version), else `none`.
+    The first version takes the spec's method when that needs no old model (ELODI treats every version), else `none`, or
+    `elodi` where the others are its heirs.
     Resolving twice changes nothing.
     """
     if isinstance(spec.seed, list):
@@ -149,7 +150,8 @@ def _trained(spec: TrainSpec, place: str, version: VersionPlan, index: int) -> V
     recipe_of(train, f"{place}.train" if version.train is not None else "train")
     plan, method_place = (version.method, f"{place}.method") if version.method else (spec.method, "method")
     if version.method is None and index == 0 and _wants_old(plan, version, train, method_place):
-        plan, method_place = MethodPlan(name="none"), "method"
+        # An heir needs an ensemble to inherit.
+        plan, method_place = MethodPlan(name="elodi" if card_of(plan, method_place).heritage else "none"), "method"
     method = settled(plan, train, method_place)
     needed = needs_of(method, train, method_place)
     if index == 0 and _wants_old(method, version, train, method_place):
