@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from flipguard.bench.run import Bench
 from flipguard.cli.app import app
+from flipguard.training.pool import Here, Pool
 from flipguard.training.processes import Processes
 from flipguard.types import DamagedFile, InputError
 
@@ -19,10 +20,10 @@ def bench(folder: Path, kept: Path | None = None, rows: tuple[str, ...] = ROWS) 
     return Bench(parsed(), folder, rows=rows, seeds=[3], kept=None if kept is None else f"file://{kept}")
 
 
-def ran(one: Bench, **options: Any) -> list[str]:
+def ran(one: Bench, pool: Pool | None = None, **options: Any) -> list[str]:
     """The networks that were trained, in the order of their names."""
     names: list[str] = []
-    one.run(on_network=lambda done: names.append(done.network), pool=Processes(2), **options)
+    one.run(on_network=lambda done: names.append(done.network), pool=pool or Here(), **options)
     return sorted(names)
 
 
@@ -38,7 +39,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_networks_are_those_of_one_disk(plain: Path, tmp_path: Path) -> None:
-    first = ran(bench(tmp_path / "first", tmp_path / "kept"))
+    first = ran(bench(tmp_path / "first", tmp_path / "kept"), Processes(2))
     assert len(first) == 13
     assert weights(tmp_path / "first") == weights(plain)
     assert (tmp_path / "first/table.md").exists()

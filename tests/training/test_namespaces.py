@@ -56,7 +56,9 @@ def namespaces() -> Iterator[list[tuple[str, str, str]]]:
             subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
 
 
-@pytest.mark.parametrize("sharded", [False, True], ids=["whole", "sharded"])
+@pytest.mark.parametrize(
+    "sharded", [pytest.param(False, id="whole"), pytest.param(True, id="sharded", marks=pytest.mark.long)]
+)
 def test_two_processes_in_two_network_namespaces(
     namespaces: list[tuple[str, str, str]], sharded: bool, tmp_path: Path
 ) -> None:
