@@ -33,7 +33,7 @@ def killed(folder: Path, kills: int, chance: random.Random, facts: dict[str, flo
     """One outcome per kill: a chain's kills are survived together, when its end is that of the unbroken run.
 
     Its chain is longer than that of the scenarios, and no kill comes before its start has had the time that one takes
-    which trains nothing, so that kills find it at work.
+    which trains nothing, so that most kills find it at work.
     """
     began = time.perf_counter()
     whole = unbroken(folder, EPOCHS)
@@ -42,7 +42,7 @@ def killed(folder: Path, kills: int, chance: random.Random, facts: dict[str, flo
     flipguard(folder, "train", "chain.yaml", EPOCHS, "--dry-run")
     ready = time.perf_counter() - began
     facts |= {"unbroken_seconds": round(seconds, 1), "start_seconds": round(ready, 1)}
-    print(f"unbroken: {seconds:.1f} s, of which {ready:.1f} s before the first epoch", flush=True)
+    print(f"unbroken: {seconds:.1f} s; a start that trains nothing: {ready:.1f} s", flush=True)
     done = chain = 0
     while done < kills:
         run, mine = folder / f"run{chain}", 0
