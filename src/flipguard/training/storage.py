@@ -258,7 +258,11 @@ def _packed(files: Files) -> bytes:
 
 
 def _parsed(content: bytes) -> Files | None:
-    """An index's files; None when it is not whole."""
+    """An index's files; None when it is not whole, or says of a file what no index says.
+
+    >>> [_parsed(_packed({"a": {"sha256": each, "bytes": 3}})) is None for each in ("0f", 5)]
+    [False, True]
+    """
     try:
         found = json.loads(content)
         files: Files = found["files"]
