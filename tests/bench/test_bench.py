@@ -149,6 +149,27 @@ def test_networks_that_are_dealt_out_cost_what_one_does() -> None:
     assert dealt > plain
 
 
+def test_small_images_cost_less_and_whole_answers_as_much() -> None:
+    """Of five epochs: two on a quarter of the pixels, three on all; the reference is asked of all of them in each."""
+    held = {"method": "kd", "references": {"old": "old.single"}}
+    networks = {
+        "single": {},
+        "plain": {"train": {"epochs": 5}},
+        "half": {"train": {"epochs": 5, "scales": [0.5, 1.0]}},
+        "held": {**held, "train": {"epochs": 5}},
+        "half_held": {**held, "train": {"epochs": 5, "scales": [0.5, 1.0]}},
+    }
+    model = {"name": "cnn", "width": 4}
+    found = graph(networks=networks, rows={name: name for name in networks}, old=model, new=model)
+    costs = Costs(found)
+    plain, half, asked, half_asked = (
+        costs.training(pairs_of(found, name, 3)[0].new[0].node) for name in ("plain", "half", "held", "half_held")
+    )
+    assert 2 / 5 < half / plain < 3 / 5
+    assert asked > plain
+    assert half_asked - half == pytest.approx(asked - plain)
+
+
 def test_dealt_and_offline_do_not_go_together() -> None:
     networks = {
         "single": {"copies": 2},

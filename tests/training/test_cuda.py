@@ -213,6 +213,19 @@ def test_networks_that_are_dealt_out_are_captured() -> None:
     assert distance(every, plain) > 2 * distance(captured, plain)
 
 
+def test_each_size_of_growing_images_is_captured() -> None:
+    networks = [MODEL.build(C, 10 + j).cuda().eval() for j in range(2)]
+    references = {"ensemble": NetworkReference("ensemble", networks)}
+    recipe = replace(RECIPE, epochs=4, scales=(0.5, 0.75, 1.0), dealt=True)
+    plain, _ = trained("plain", build_method("elodi"), recipe, references)
+    captured, was_captured = trained("captured", build_method("elodi"), recipe, references)
+    assert was_captured
+    whole, _ = trained("plain", build_method("elodi"), replace(recipe, scales=()), references)
+    print("scales", distance(captured, plain), distance(whole, plain))
+    assert distance(captured, plain) < 0.1
+    assert distance(whole, plain) > 2 * distance(captured, plain)
+
+
 def test_members_are_those_trained_alone() -> None:
     alone = trained("captured", seed=2)[0]
     together = fit_members(MODEL, images(), RECIPE, [1, 2, 3], augmentation=Augmentation(), device="cuda")

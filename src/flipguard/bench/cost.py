@@ -25,6 +25,7 @@ from flipguard.releases import material
 from flipguard.releases.resolved import recipe_of
 from flipguard.training import Recipe, Seeds
 from flipguard.training.network import new_student
+from flipguard.training.scales import at_scale, spans
 from flipguard.training.views import number_of_views
 from flipguard.types import Batch
 
@@ -69,10 +70,15 @@ class Costs:
         asked = self._asked(node)
         asking = (asked > 0, node.recipe.dealt)
         key = ("step", self._form(node), repr(node.method), node.recipe.batch_size, *asking, str(held_to))
-        if key not in self._found:
-            with torch.random.fork_rng(devices=[]):
-                self._found[key] = self._tried(node) if node.average is not None else self._step(node)
-        return self._found[key] * self._steps(node.recipe, self._graph.set_of(node)) + self._extraction(node)
+        total = self._extraction(node)
+        for scale, epochs in spans(node.recipe):
+            if (*key, scale) not in self._found:
+                with torch.random.fork_rng(devices=[]):
+                    self._found[*key, scale] = (
+                        self._tried(node) if node.average is not None else self._step(node, scale)
+                    )
+            total += self._found[*key, scale] * self._steps(len(epochs), node.recipe, self._graph.set_of(node))
+        return total
 
     def answer(self, node: Node) -> float:
         """Operations of one answer of the network that is released."""
@@ -105,8 +111,12 @@ class Costs:
         model, recipe = material.model_spec(spec.new), recipe_of(spec.train)
         with torch.random.fork_rng(devices=[]):
             student = new_student(model, len(self._graph.data.classes), NoTreatment(), recipe, Seeds.of(0))
-            step = self._counted_step(student, NoTreatment(), {}, recipe.batch_size, self._graph.data)
-            return step * self._steps(recipe, self._graph.data)
+            total = 0.0
+            for scale, epochs in spans(recipe):
+                shown = at_scale(student, scale)
+                step = self._counted_step(shown, NoTreatment(), {}, recipe.batch_size, self._graph.data)
+                total += step * self._steps(len(epochs), recipe, self._graph.data)
+            return total
 
     def _tried(self, node: Node) -> float:
         """An average trains nothing; whether the networks can be averaged at all is said at once."""
@@ -114,9 +124,9 @@ class Costs:
         average_weights([self._fresh(piece.node)[piece.place] for piece in pieces])
         return 0.0
 
-    def _step(self, node: Node) -> float:
+    def _step(self, node: Node, scale: float) -> float:
         data = self._graph.set_of(node)
-        student = new_student(node.model, len(data.classes), node.method, node.recipe, node.seeds)
+        student = at_scale(new_student(node.model, len(data.classes), node.method, node.recipe, node.seeds), scale)
         references: dict[str, Any] = {}
         for need, pieces in node.references.items():
             known = self._graph.set_of(pieces[0].node).classes
@@ -135,7 +145,7 @@ class Costs:
         return self._counted_step(student, node.method, dealt, node.recipe.batch_size, data, few=FEW * most)
 
     def _counted_step(
-        self, student: nn.Module, method: Any, references: dict[str, Any], size: int, data: DataSet, few: int = FEW
+        self, student: Any, method: Any, references: dict[str, Any], size: int, data: DataSet, few: int = FEW
     ) -> float:
         """Of a step on `size` samples."""
         student.train()
@@ -155,8 +165,8 @@ class Costs:
         return float(counter.total) / FEW
 
     @staticmethod
-    def _steps(recipe: Recipe, data: DataSet) -> int:
-        return recipe.epochs * (len(data.train) // recipe.batch_size)
+    def _steps(epochs: int, recipe: Recipe, data: DataSet) -> int:
+        return epochs * (len(data.train) // recipe.batch_size)
 
     def _asked(self, node: Node) -> int:
         """How often references are asked of each sample before the first step; 0 when they are asked at every step."""

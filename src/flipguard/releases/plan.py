@@ -170,6 +170,9 @@ class TrainPlan(Strict):
     dealt: Annotated[bool, Field(description="deal the rows of each batch out among the networks of a reference")] = (
         False
     )
+    scales: Annotated[
+        list[float], Field(description="shares of the images' sides, in equal parts of the epochs; the last is 1")
+    ] = []
     precision: Literal["float32", "bf16"] = "float32"
     channels_last: bool = False
     accumulate: Annotated[int, Field(description="parts of a batch, one after another, for less memory")] = 1

@@ -18,6 +18,7 @@ from flipguard.releases.resolved import build, card_of
 from flipguard.training import ModelSpec
 from flipguard.training.distributed import Team, is_sharded
 from flipguard.training.distributed import place as team_place
+from flipguard.training.scales import at_scale
 from flipguard.training.views import check_views
 from flipguard.types import Batch, FlipguardError, InputError, Normalisation, Reference
 
@@ -165,7 +166,8 @@ def _one_step(task: Task, model: ModelSpec, method: Any) -> None:
         }
     if train is not None and train.dealt:
         references = deal(references, train.batch_size // (train.accumulate * team_place()[1]))
-    method(student, references, batch)
+    for scale in dict.fromkeys(train.scales if train is not None else ()) or (1.0,):
+        method(at_scale(student, scale), references, batch)
 
 
 def _stand_in(task: Task, need: str) -> Reference:

@@ -19,6 +19,7 @@ from flipguard.training.errors import Watch, memory_explained
 from flipguard.training.job import Job, OnEpoch, check_all_members
 from flipguard.training.memory import recomputed
 from flipguard.training.recipe import build_optimiser, rate
+from flipguard.training.scales import at_scale, spans
 from flipguard.training.sharding import Sharded
 from flipguard.training.signals import Stopped
 from flipguard.training.state import TrainingState
@@ -106,6 +107,7 @@ class Run:
         fused = self.device.type == "cuda" and self.pieces is None
         optimiser = build_optimiser(student.parameter_groups(), job.recipe, fused=fused)
         self.called, self.optimiser = self.team.prepare(self.pieces or student, optimiser)
+        self.shown = self.called
         self.state = TrainingState(student, self.optimiser, device, self.team)
         self.watch = Watch(self.team, job.checkpoint)
         self.captured: Share | None = None
@@ -116,19 +118,29 @@ class Run:
 
     def updates(self) -> Iterator[None]:
         """Yields after each update, from where the checkpoint stands to the last."""
-        path, recipe = self.job.checkpoint, self.job.recipe
-        place = self.resume()
+        recipe, place = self.job.recipe, self.resume()
         with ExitStack() as contexts:
             contexts.enter_context(signals.at_work())
             contexts.enter_context(recomputed(self.student, on=recipe.checkpoint_activations))
-            if place[0] < recipe.epochs:
-                self.student.train()
-                with memory_explained(recipe, f"epoch {place[0]}, step {place[1]}", path):
-                    engine = engine_to_use(self.job.engine, self.state.engine)
-                    self.engine, self.captured = own_step(self, engine, contexts)
-                self.state.engine = self.engine
-            for epoch in range(place[0], recipe.epochs):
-                yield from self._epoch(epoch, place[1] if epoch == place[0] else 0)
+            engine = engine_to_use(self.job.engine, self.state.engine)
+            for scale, epochs in spans(recipe):
+                if place[0] < epochs.stop:
+                    self.shown = at_scale(self.called, scale)
+                    yield from self._span(range(max(place[0], epochs.start), epochs.stop), place, engine)
+                    engine = self.engine
+
+    def _span(self, epochs: range, place: tuple[int, int], engine: Engine) -> Iterator[None]:
+        """Epochs whose images have one size, by one step."""
+        with ExitStack() as contexts:
+            self.student.train()
+            step = place[1] if epochs.start == place[0] else 0
+            with memory_explained(self.job.recipe, f"epoch {epochs.start}, step {step}", self.job.checkpoint):
+                self.engine, self.captured = own_step(self, engine, contexts)
+            self.state.engine = self.engine
+            for epoch in epochs:
+                yield from self._epoch(epoch, step if epoch == epochs.start else 0)
+            # The next step has a stream of its own, and begins with what this one has left.
+            self._look()
             self.captured = None
 
     def resume(self) -> tuple[int, int]:
@@ -299,7 +311,7 @@ class Run:
                 for casts in self.casts:
                     casts.begin()
                 with self.autocast():
-                    result = self.method(self.called, references, part)
+                    result = self.method(self.shown, references, part)
                 (result.loss * (len(part.y) / len(batch.y))).backward()
                 for casts in self.casts:
                     casts.end()

@@ -72,7 +72,7 @@ def described(
 
 def _recipe(recipe: Recipe) -> dict[str, Any]:
     """Without what came later and is not used, so that a run from before goes on."""
-    later = ("floor", "tail", "average", "views", "dealt")
+    later = ("floor", "tail", "average", "views", "dealt", "scales")
     return {name: value for name, value in asdict(recipe).items() if value or name not in later}
 
 

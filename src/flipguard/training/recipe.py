@@ -26,10 +26,11 @@ class Recipe:
     many epochs is released, its BatchNorm's statistics measured anew (SWA, Izmailov et al. 2018). With `views` a
     network that is held to references meets so many augmented forms of each sample, again and again, and the references
     are asked of each once, before the first step. With `dealt` the rows of each batch are dealt out among the networks
-    of a reference, so that each row is answered by one of them. BatchNorm and biases are not decayed when `decay_all`
-    is off. `accumulate` splits a batch into that many parts, one after another, and `checkpoint_activations` computes
-    each block's activations again in the backward pass: both for less memory. When `clip_norm` is set, gradients are
-    scaled down to at most that norm.
+    of a reference, so that each row is answered by one of them. With `scales` the student meets images at these shares
+    of their sides, each for an equal part of the epochs, and at the last whole. BatchNorm and biases are not decayed
+    when `decay_all` is off. `accumulate` splits a batch into that many parts, one after another, and
+    `checkpoint_activations` computes each block's activations again in the backward pass: both for less memory. When
+    `clip_norm` is set, gradients are scaled down to at most that norm.
     """
 
     epochs: int = 16
@@ -48,6 +49,7 @@ class Recipe:
     average: int = 0
     views: int = 0
     dealt: bool = False
+    scales: tuple[float, ...] = ()
     precision: Precision = "float32"
     channels_last: bool = False
     accumulate: int = 1
@@ -55,6 +57,7 @@ class Recipe:
     clip_norm: float | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "scales", tuple(self.scales))
         for name in ("epochs", "batch_size", "accumulate", "cycles"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} must be at least 1, got {getattr(self, name)}.")
@@ -84,6 +87,12 @@ class Recipe:
             raise InputError(f"views must be at least 1, or 0 for new ones in each epoch, got {self.views}.")
         if self.views and self.dealt:
             raise InputError("views keeps what all networks of a reference say, and dealt asks one: take either.")
+        if not all(0 < scale <= 1 for scale in self.scales) or (self.scales and self.scales[-1] != 1):
+            raise InputError(
+                f"scales must be above 0 and at most 1, and the last of them 1, got {', '.join(map(str, self.scales))}."
+            )
+        if len(self.scales) > self.epochs:
+            raise InputError(f"scales has {len(self.scales)} parts, and there are {self.epochs} epochs.")
         if self.clip_norm is not None and not self.clip_norm > 0:
             raise InputError(f"clip_norm must be above 0, or None, got {self.clip_norm}.")
         if self.epochs % self.cycles:

@@ -135,6 +135,8 @@ class Together:
             raise CannotCapture("the method trains something else than one plain network")
         if run.references:
             raise CannotCapture("the method has references")
+        if any(scale < 1 for scale in run.job.recipe.scales):
+            raise CannotCapture("images grow with the training")
         if run.job.recipe.accumulate > 1:
             raise CannotCapture("batches are accumulated in parts")
         return run.student.network

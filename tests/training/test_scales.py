@@ -1,0 +1,166 @@
+"""Images that grow with the training."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import flipguard
+from flipguard.data import DataSet, load_data
+from flipguard.ensembles import NetworkReference
+from flipguard.methods import METHODS, Elodi, NoTreatment, build_method
+from flipguard.training import ModelSpec, Recipe, Seeds, begin_network, train_network
+from flipguard.training.network import new_student
+from flipguard.training.scales import at_scale, scaled, spans
+from flipguard.types import Batch, InputError
+
+MODEL = ModelSpec("cnn", {"width": 4})
+RECIPE = Recipe(epochs=4, batch_size=64, learning_rate=0.2, scales=(0.5, 0.75, 1.0))
+SEEDS = Seeds.of(5)
+SIDE = 8
+
+
+@pytest.fixture(scope="module")
+def digits() -> DataSet:
+    torch.set_num_threads(1)
+    return load_data("digits")
+
+
+@pytest.fixture
+def sides(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sides of what a network's first convolution meets in training, batch after batch."""
+    found: list[int] = []
+    real = ModelSpec.build
+
+    def build(self: ModelSpec, classes: int, seed: int) -> nn.Module:
+        network = real(self, classes, seed)
+        if self != MODEL:
+            return network
+        first = next(module for module in network.modules() if isinstance(module, nn.Conv2d))
+        first.register_forward_pre_hook(lambda module, given: found.append(given[0].shape[-1]))
+        return network
+
+    monkeypatch.setattr(ModelSpec, "build", build)
+    return found
+
+
+def weights(network: nn.Module) -> torch.Tensor:
+    return torch.cat([value.flatten() for value in network.state_dict().values()])
+
+
+def test_a_student_meets_small_images_first(digits: DataSet, sides: list[int]) -> None:
+    train_network(MODEL, digits, NoTreatment(), RECIPE, seeds=SEEDS)
+    steps = len(digits.train) // 64
+    assert sides == [4] * 2 * steps + [6] * steps + [8] * steps
+
+
+def test_a_reference_is_asked_of_whole_images(digits: DataSet) -> None:
+    met = []
+
+    class Seen(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = MODEL.build(10, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            met.append(x.shape[-1])
+            said: torch.Tensor = self.network(x)
+            return said
+
+    references = {"ensemble": NetworkReference("ensemble", [Seen()])}
+    train_network(MODEL, digits, Elodi(), RECIPE, seeds=SEEDS, references=references)
+    assert set(met) == {SIDE}
+
+
+def test_scales_of_one_change_nothing(digits: DataSet) -> None:
+    one, other = (
+        train_network(MODEL, digits, NoTreatment(), replace(RECIPE, scales=scales), seeds=SEEDS)
+        for scales in ((), (1.0, 1.0))
+    )
+    assert torch.equal(weights(one), weights(other))
+
+
+def test_the_size_is_that_of_the_epoch_whatever_was_stopped(digits: DataSet, tmp_path: Path) -> None:
+    """Stopped within the second size, the run ends with the weights of the one that was not."""
+
+    def begin(scales: tuple[float, ...] = RECIPE.scales) -> Any:
+        return begin_network(
+            MODEL,
+            digits,
+            NoTreatment(),
+            replace(RECIPE, scales=scales),
+            seeds=SEEDS,
+            checkpoint=tmp_path / "state.safetensors",
+            checkpoint_every=5,
+        )
+
+    whole = train_network(MODEL, digits, NoTreatment(), RECIPE, seeds=SEEDS)
+    steps = len(digits.train) // 64
+    updates = begin().updates()
+    for _ in range(2 * steps + 12):
+        next(updates)
+    updates.close()
+    with pytest.raises(InputError, match="scales"):
+        begin((0.75, 0.75, 1.0)).resume()
+    rest = begin()
+    assert sum(1 for _ in rest.updates()) < 2 * steps - 9
+    assert torch.equal(weights(rest.released()), weights(whole))
+
+
+@pytest.mark.parametrize("name", [name for name, card in METHODS.items() if card.kind == "objective"])
+def test_every_method_asks_its_student_of_small_images(name: str, sides: list[int]) -> None:
+    """Also by ways of its own: a copy of before, one member of several."""
+    torch.manual_seed(0)
+    perturbed = {"perturbation": "tdiv_sdiv"} if name == "latent_be" else {}
+    method = build_method(name, **perturbed)
+    student = new_student(MODEL, 10, method, replace(RECIPE, scales=()), SEEDS)
+    plain = [ModelSpec("cnn", {"width": 5}).build(10, seed) for seed in range(3)]
+    references = {need: NetworkReference(need, plain if need == "ensemble" else plain[:1]) for need in method.needs}
+    number = torch.arange(8)
+    batch = Batch(torch.rand(8, 1, SIDE, SIDE), number % 10, number, torch.tensor(0.5), number[3])
+    del sides[:]
+    method(at_scale(student, 0.5), references, batch).loss.backward()
+    assert set(sides) == {4}
+
+
+def test_a_pixel_is_the_mean_of_what_it_covers() -> None:
+    x = torch.rand(3, 2, 8, 8)
+    small = scaled(x.to(memory_format=torch.channels_last), 0.5)
+    assert small.is_contiguous(memory_format=torch.channels_last)
+    assert scaled(torch.ones(1, 1, 8, 6), 0.75).allclose(torch.ones(1, 1, 6, 4))
+    # Antialiased: a chequerboard is grey, whichever of its pixels lie on the new grid.
+    board = (torch.arange(8)[:, None] + torch.arange(8)).remainder(2).float()[None, None]
+    assert scaled(board, 0.5)[0, 0, 1:-1, 1:-1].sub(0.5).abs().max() < 1e-6
+    assert scaled(x, 0.01).shape == (3, 2, 1, 1)
+
+
+def test_epochs_that_do_not_divide_are_all_there() -> None:
+    recipe = Recipe(epochs=7, scales=(0.5, 0.75, 0.75, 1.0))
+    found = list(spans(recipe))
+    assert [scale for scale, _ in found] == [0.5, 0.75, 1.0]
+    assert [epoch for _, epochs in found for epoch in epochs] == list(range(7))
+
+
+@pytest.mark.parametrize(
+    ("scales", "message"),
+    [
+        ((0.5, 0.75), "the last of them 1, got 0.5, 0.75"),
+        ((0.0, 1.0), "above 0"),
+        ((1.5, 1.0), "at most 1"),
+        ((float("nan"), 1.0), "above 0"),
+        ((0.5,) * 5 + (1.0,), "6 parts, and there are 4 epochs"),
+    ],
+)
+def test_senseless_scales_are_refused(scales: tuple[float, ...], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        replace(RECIPE, scales=scales)
+
+
+def test_what_is_no_image_is_refused() -> None:
+    rows = torch.utils.data.TensorDataset(torch.zeros(4, 2), torch.zeros(4, dtype=torch.int64))
+    loader = torch.utils.data.DataLoader(rows, batch_size=2)
+    with pytest.raises(InputError, match="scales is for images"):
+        flipguard.fit(nn.Linear(2, 3), loader, method="none", recipe=Recipe(epochs=2, scales=(0.5, 1.0)))
