@@ -13,6 +13,11 @@ from flipguard.methods import METHODS, Card
 ROOT = Path(__file__).parents[2]
 UNTREATED = ("none", "finetuned")
 PAGE = re.compile(r"methods/(\w+)\.md")
+EARLIER = {
+    **dict.fromkeys(("dealt_branch", "dealt_branch_5", "dealt_branch_30", "small_branch"), "scion"),
+    **dict.fromkeys(("patient_5", "patient_3", "patient_2", "dealt_5", "dealt_3", "small_5", "small_3"), "heir"),
+}
+"""Rows whose names were fixed before their methods had one."""
 
 
 def navigation() -> list[Any]:
@@ -133,5 +138,7 @@ def _rows(lines: list[str]) -> list[str]:
 def _of(row: str) -> str:
     """The method whose name a treatment's begins with, the longest if there are several: `fd_kl_0.3` is of fd_kl."""
     treatment = row.split("|")[1].strip().strip("`")
+    if treatment in EARLIER:
+        return EARLIER[treatment]
     fitting = [name for name in METHODS if treatment == name or treatment.startswith((f"{name}_", f"{name} "))]
     return max(fitting, key=len, default="")

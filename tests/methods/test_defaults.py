@@ -18,6 +18,8 @@ FACTS: dict[str, dict[str, Any]] = {
     "elodi": {"alpha": 0.8, "mix": 1.0, "difference.margin": 0.0, "difference.p": 2.0, "difference.k": None},
     "ldi": {"alpha": 0.5, "difference.margin": 0.5},
     "heir": {"alpha": 0.5, "difference.margin": 0.0},
+    # The choice of results/README.md, "New images, and branches".
+    "scion": {"members": 3, "own": 0.5, "strength": 0.1, "unity": 1.0, "temperature": 3.0, "old_temperature": 100.0},
     "bct": {"strength": 1.0},
     "ract": {"strength": 1.0, "temperature": 0.01, "hardest": 10, "form": "classifier"},
     "bu_cr": {"cost_ratio": 5.0},
@@ -39,6 +41,8 @@ COSTS = {
     "fd_lm": "1 + 1/3",
     "ldi": "1 + 1/3",
     "heir": "1 + m/3",
+    # b branches over half of the blocks; the m members are there, and answer at every step.
+    "scion": "1/2 + b/2 + m/3",
     "elodi": "1 + 4m/3",
     "ensemble_kd": "1 + 4m/3",
     "ensemble_fd": "1 + 4m/3",

@@ -1,5 +1,6 @@
 """Images that grow with the training."""
 
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,9 @@ from flipguard.data import DataSet, load_data
 from flipguard.ensembles import NetworkReference
 from flipguard.methods import METHODS, Elodi, NoTreatment, build_method
 from flipguard.training import ModelSpec, Recipe, Seeds, begin_network, train_network
+from flipguard.training.capture import CapturedStep, Share, Update
+from flipguard.training.engines import Engine, part_of
+from flipguard.training.loop import Run
 from flipguard.training.network import new_student
 from flipguard.training.scales import at_scale, scaled, spans
 from flipguard.types import Batch, InputError
@@ -164,3 +168,21 @@ def test_what_is_no_image_is_refused() -> None:
     loader = torch.utils.data.DataLoader(rows, batch_size=2)
     with pytest.raises(InputError, match="scales is for images"):
         flipguard.fit(nn.Linear(2, 3), loader, method="none", recipe=Recipe(epochs=2, scales=(0.5, 1.0)))
+
+
+def test_a_step_that_is_made_anew_for_each_size_goes_on_where_the_last_one_was(
+    digits: DataSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a GPU captures, here without a graph: making a step takes some, of which nothing may be left."""
+    made = []
+
+    def own_step(run: Run, engine: Engine, contexts: ExitStack) -> tuple[Engine, Share]:
+        made.append(run.shown)
+        update: Update = lambda batches, references: [run.update(batches[0], references[0])]  # noqa: E731
+        return "captured", Share(CapturedStep([part_of(run)], update, run.autocast, run.device))
+
+    plain = train_network(MODEL, digits, NoTreatment(), RECIPE, seeds=SEEDS)
+    monkeypatch.setattr("flipguard.training.loop.own_step", own_step)
+    captured = train_network(MODEL, digits, NoTreatment(), RECIPE, seeds=SEEDS)
+    assert len(made) == 3
+    torch.testing.assert_close(weights(captured), weights(plain), rtol=1e-4, atol=1e-5)

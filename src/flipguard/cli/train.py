@@ -65,11 +65,11 @@ def train(
     The same command again goes on where it stopped, or says that it is finished. Under torchrun or accelerate launch
     every process trains, and the first writes.
 
-    Which method? elodi has few flips at the lowest error, for twelve trainings. After a release by elodi: heir, held
-    to the members that were trained for it, as long as they are kept; with train.views and 2.5 times the epochs it
-    takes three, and has as few flips, on texts elodi's error too, on images 0.6 points more (AG News, CLINC-150,
-    CIFAR-100: results/README.md). After an untreated one: graft, for three, has 72 % of elodi's cut (CIFAR-100, five
-    seeds). `flipguard methods` lists all.
+    Which method? elodi has few flips at the lowest error, for twelve trainings. After a release by elodi, three are
+    enough for as few flips at its error, as long as the members are kept that were trained for it: scion on images,
+    with train.dealt (CIFAR-100, five seeds), heir on texts, with train.views and 2.5 times the epochs (AG News,
+    CLINC-150): docs/methods/scion.md, results/README.md. After an untreated release: graft, for three, has 72 % of
+    elodi's cut (CIFAR-100, five seeds). `flipguard methods` lists all.
 
     Exit status: 0 done, 1 the spec's gate refuses, 2 bad input, 130 interrupted (129 when the terminal was closed).
     """

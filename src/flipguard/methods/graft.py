@@ -81,6 +81,19 @@ class Graft:
         return weight.repeat(len(mine)) * every
 
 
+@dataclass(frozen=True)
+class Scion(Graft):
+    """`Graft`'s loss, `old` being the ensemble that the old release was distilled from.
+
+    Our own method. The branches' mean gives the error of an ensemble of the new network, the old release's ensemble,
+    which is there already, the flips of one. With `train.dealt` each row is answered by one of its members: at a high
+    `old_temperature` the divergence is that of squared logits, so that in expectation the pull is towards their mean.
+    """
+
+    members: int = 3
+    strength: float = 0.1
+
+
 CARDS = (
     Card(
         name="graft",
@@ -91,5 +104,16 @@ CARDS = (
         training_cost="1/2 + m/2 + 1/3",
         references=("old",),
         factory=Graft,
+    ),
+    Card(
+        name="scion",
+        summary="Branches on one trunk learn from their mean and from the old release's ensemble; one is released.",
+        kind="objective",
+        paper="flipguard (after Zhao et al. 2024, ELODI, Lan et al. 2018 and Yan et al. 2021)",
+        equation="docs/methods/scion.md",
+        training_cost="1/2 + b/2 + m/3",
+        references=("old",),
+        factory=Scion,
+        heritage=True,
     ),
 )
