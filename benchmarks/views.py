@@ -3,15 +3,16 @@
     python benchmarks/views.py                                          # a minute on a CPU
     python benchmarks/views.py --device cuda --rows 45000 --width 32 --batch 512 --epochs 32 --precision bf16
 
-All members at every step; all of them once of each view (`train.views`); or each of its share of every batch
-(`train.dealt`). The sides take turns, and the fastest of `--runs` counts. Images are random ones of CIFAR's size: speed
+All members at every step; all of them once of each view (`train.views`); each of its share of every batch
+(`train.dealt`); or that, with images that grow for the student (`train.scales`). The sides take turns, and the fastest of `--runs` counts. Images are random ones of CIFAR's size: speed
 does not depend on what they show. Beside the seconds stands the ratio of the operations, a step taken as three forward
-passes and an answer of each member as one.
+passes, an answer of each member as one, and an image by its pixels.
 """
 
 import argparse
 import time
 from dataclasses import replace
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from flipguard.training import ModelSpec, Recipe, Seeds, train_network
 from flipguard.types import Normalisation
 
 CLASSES = 100
+SCALES = (0.625, 0.75, 0.875, 1.0)
 
 
 def main() -> None:
@@ -45,6 +47,7 @@ def main() -> None:
         ("asked at every step", {}, 1 + members / 3),
         (f"asked once of {views} views", {"views": views}, 1 + members * views / options.epochs / 3),
         ("each asked of its share", {"dealt": True}, 1 + 1 / 3),
+        ("the same, growing images", {"dealt": True, "scales": SCALES}, fmean(s * s for s in SCALES) + 1 / 3),
     ]
     seconds: list[list[float]] = [[] for _ in ways]
     for _ in range(options.runs):

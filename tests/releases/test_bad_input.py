@@ -87,6 +87,11 @@ def test_what_cannot_be_dealt_out_is_refused_before_an_ensemble_is_trained(small
     assert_refused(small(*elodi, "train.accumulate=32", "train.batch_size=32"), tmp_path / "run", "none of 1 rows")
 
 
+def test_a_network_that_takes_one_size_only_is_refused_growing_images(small: Make, tmp_path: Path) -> None:
+    """`small`'s networks read all pixels at once."""
+    assert_refused(small("train.scales=[0.5, 1]"), tmp_path / "run", "none at 0.5 of their sides (")
+
+
 def started(width: int, init: Path) -> dict[str, Any]:
     return {"model": {"name": "mlp", "hidden": [width], "init": str(init)}}
 

@@ -166,8 +166,16 @@ def _one_step(task: Task, model: ModelSpec, method: Any) -> None:
         }
     if train is not None and train.dealt:
         references = deal(references, train.batch_size // (train.accumulate * team_place()[1]))
-    for scale in dict.fromkeys(train.scales if train is not None else ()) or (1.0,):
-        method(at_scale(student, scale), references, batch)
+    for scale in dict.fromkeys((1.0, *(train.scales if train is not None else ()))):
+        try:
+            method(at_scale(student, scale), references, batch)
+        except RuntimeError as error:
+            if scale == 1:
+                raise
+            raise InputError(
+                f"the network takes whole images and none at {scale} of their sides ({_line(error)}): leave "
+                "train.scales out."
+            ) from error
 
 
 def _stand_in(task: Task, need: str) -> Reference:
