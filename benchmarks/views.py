@@ -4,9 +4,10 @@
     python benchmarks/views.py --device cuda --rows 45000 --width 32 --batch 512 --epochs 32 --precision bf16
 
 All members at every step; all of them once of each view (`train.views`); each of its share of every batch
-(`train.dealt`); or that, with images that grow for the student (`train.scales`). The sides take turns, and the fastest of `--runs` counts. Images are random ones of CIFAR's size: speed
-does not depend on what they show. Beside the seconds stands the ratio of the operations, a step taken as three forward
-passes, an answer of each member as one, and an image by its pixels.
+(`train.dealt`); or that, with images that grow for the student (`train.scales`). The sides take turns, and the fastest
+of `--runs` counts. Images are random ones of CIFAR's size: speed does not depend on what they show. Beside the seconds
+stands the ratio of the operations, a step taken as three forward passes, an answer of each member as one, and an image
+by its pixels.
 """
 
 import argparse
