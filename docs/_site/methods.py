@@ -15,6 +15,7 @@ UNTREATED = ("none", "finetuned")
 PAGE = re.compile(r"methods/(\w+)\.md")
 EARLIER = {
     **dict.fromkeys(("dealt_branch", "dealt_branch_5", "dealt_branch_30", "small_branch"), "scion"),
+    **dict.fromkeys(("patient_branch", "patient_branch_5"), "scion"),
     **dict.fromkeys(("patient_5", "patient_3", "patient_2", "dealt_5", "dealt_3", "small_5", "small_3"), "heir"),
 }
 """Rows whose names were fixed before their methods had one."""

@@ -150,7 +150,7 @@ def test_networks_that_are_dealt_out_cost_what_one_does() -> None:
 
 
 def test_small_images_cost_less_and_whole_answers_as_much() -> None:
-    """Of five epochs: two on a quarter of the pixels, three on all; the reference is asked of all of them in each."""
+    """Of five epochs: three on a quarter of the pixels, two on all; the reference is asked of all of them in each."""
     held = {"method": "kd", "references": {"old": "old.single"}}
     networks = {
         "single": {},

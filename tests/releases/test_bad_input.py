@@ -88,8 +88,16 @@ def test_what_cannot_be_dealt_out_is_refused_before_an_ensemble_is_trained(small
 
 
 def test_a_network_that_takes_one_size_only_is_refused_growing_images(small: Make, tmp_path: Path) -> None:
-    """`small`'s networks read all pixels at once."""
-    assert_refused(small("train.scales=[0.5, 1]"), tmp_path / "run", "none at 0.5 of their sides (")
+    """`small`'s networks read all pixels at once; so do members that are trained, or released, before anyone asks."""
+    for way in (("train.scales=[0.5, 1]",), ("method.name=paragon", "new.train.scales=[0.5, 1]")):
+        assert_refused(small(*way), tmp_path / "run", "mlp takes whole images and none at 0.5 of their sides (")
+    members = small("method.name=elodi", "method.ensemble.members=2", "method.ensemble.train={scales: [0.5, 1]}")
+    assert_refused(members, tmp_path / "run", "none at 0.5 of their sides (")
+
+
+def test_branches_that_keep_nothing_to_compute_again_from_are_refused(small: Make, tmp_path: Path) -> None:
+    graft = ("new.method.name=graft", "new.model.hidden=[7, 7]", "new.train.checkpoint_activations=true")
+    assert_refused(small(*graft), tmp_path / "run", "leave checkpoint_activations out")
 
 
 def started(width: int, init: Path) -> dict[str, Any]:

@@ -113,6 +113,18 @@ def test_heir_is_that_by_itself(small: Make, finished: Path, tmp_path: Path) -> 
     assert again.found
 
 
+def test_a_scion_is_branches_that_inherit(small: Make, tmp_path: Path) -> None:
+    """As `graft` with the same references and options; without a strength it is held to nobody."""
+    model = {"name": "mlp", "hidden": [9, 9]}
+    graft = {"name": "graft", "members": 3, "strength": 0.1}
+    train(chain(small, old(), new(model=model, method=graft)), tmp_path / "graft")
+    train(chain(small, old(), new(model=model, method={"name": "scion"}, references="chain")), tmp_path / "scion")
+    ours, theirs = weights(tmp_path / "scion"), weights(tmp_path / "graft")
+    assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
+    free = new(model=model, method={"name": "scion", "strength": 0.0}, references="chain")
+    train(chain(small, old(method={"name": "none"}), free), tmp_path / "free")
+
+
 def test_an_heir_s_heir_has_what_it_had(small: Make, tmp_path: Path) -> None:
     """In one run, in the next, and in the one after that, whose source came from elsewhere itself."""
     last = new(name="last", seed=9)

@@ -156,11 +156,19 @@ def test_epochs_that_do_not_divide_are_all_there() -> None:
         ((1.5, 1.0), "at most 1"),
         ((float("nan"), 1.0), "above 0"),
         ((0.5,) * 5 + (1.0,), "6 parts, and there are 4 epochs"),
+        (0.5, "a list of shares, got 0.5"),
     ],
 )
-def test_senseless_scales_are_refused(scales: tuple[float, ...], message: str) -> None:
+def test_senseless_scales_are_refused(scales: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         replace(RECIPE, scales=scales)
+
+
+def test_cycles_have_no_small_images() -> None:
+    """A snapshot of the first cycle would never have seen a whole one."""
+    with pytest.raises(InputError, match="take either"):
+        Recipe(epochs=4, cycles=2, scales=(0.5, 1.0))
+    assert Recipe(epochs=4, cycles=2, scales=(1.0,)).cycles == 2
 
 
 def test_what_is_no_image_is_refused() -> None:

@@ -160,6 +160,7 @@ def test_a_loss_may_read_the_weights(engine: Engine, precision: Any) -> None:
     [
         ({}, {"accumulate": 13}, "batches are accumulated in parts"),
         ({}, {"checkpoint_activations": True}, "activations are computed again"),
+        ({}, {"epochs": 2, "scales": (0.5, 1.0)}, "images grow with the training"),
         ({"method": build_method("codistill_l1")}, {}, "something else than one plain network"),
         ({"method": build_method("kd"), "references": True}, {}, "the method has references"),
     ],

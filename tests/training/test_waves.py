@@ -1,11 +1,12 @@
 """Waves of runs on one device: how many go together, what happens when memory ends."""
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from flipguard.training import waves
+from flipguard.training import Recipe, waves
 from flipguard.training.errors import OutOfMemory
 from flipguard.training.waves import in_waves
 
@@ -13,8 +14,8 @@ from flipguard.training.waves import in_waves
 class Card:
     """A device with so much memory; what begins takes its share until it is let go."""
 
-    def __init__(self, room: int) -> None:
-        self.room, self.log = room, []  # type: int, list[str]
+    def __init__(self, room: int, scales: tuple[float, ...] = ()) -> None:
+        self.room, self.log, self.scales = room, [], scales  # type: int, list[str], tuple[float, ...]
         self.held: dict[str, int] = {}
 
     def free(self, _: str) -> int:
@@ -30,9 +31,13 @@ class Card:
 class Step:
     def __init__(self, card: Card, name: str, size: int, captured: bool) -> None:
         self.card, self.name = card, name
+        self.job = SimpleNamespace(recipe=Recipe(epochs=2, scales=card.scales))
         self.captured = object() if captured else None
         self.engine = "captured" if captured else "plain"
         card.held[name] = size
+
+    def resume(self) -> tuple[int, int]:
+        return 0, 0
 
     def updates(self) -> Iterator[None]:
         for step in range(3):
@@ -55,6 +60,12 @@ def test_as_many_as_fit_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     # After three of 25 another would fit, with nothing to spare.
     assert trained(card, [(name, 25, True) for name in "abcde"], monkeypatch) == [["a", "b", "c"], ["d", "e"]]
     assert card.log[:9] == ["a0", "b0", "c0", "a1", "b1", "c1", "a2", "b2", "c2"]
+
+
+def test_who_begins_with_small_images_has_room_for_whole_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes 6 now and 24 in the end: three of them fit, with something to spare, as three of 24 would."""
+    card = Card(100, scales=(0.5, 1.0))
+    assert trained(card, [(name, 6, True) for name in "abcde"], monkeypatch) == [["a", "b", "c"], ["d", "e"]]
 
 
 def test_what_cannot_be_captured_goes_alone(monkeypatch: pytest.MonkeyPatch) -> None:

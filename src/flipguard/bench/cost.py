@@ -7,6 +7,8 @@ and the device does not matter.
 """
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -27,7 +29,7 @@ from flipguard.training import Recipe, Seeds
 from flipguard.training.network import new_student
 from flipguard.training.scales import at_scale, spans
 from flipguard.training.views import number_of_views
-from flipguard.types import Batch
+from flipguard.types import Batch, FlipguardError, InputError
 
 FEW = 2
 GROUPS, MASK = 9, 10
@@ -73,10 +75,9 @@ class Costs:
         total = self._extraction(node)
         for scale, epochs in spans(node.recipe):
             if (*key, scale) not in self._found:
-                with torch.random.fork_rng(devices=[]):
-                    self._found[*key, scale] = (
-                        self._tried(node) if node.average is not None else self._step(node, scale)
-                    )
+                with torch.random.fork_rng(devices=[]), _named(node):
+                    tried = node.average is not None
+                    self._found[*key, scale] = self._tried(node) if tried else self._step(node, scale)
             total += self._found[*key, scale] * self._steps(len(epochs), node.recipe, self._graph.set_of(node))
         return total
 
@@ -186,6 +187,18 @@ class Costs:
         batch = next(iter(Batches(data.train, rows, augmentation=shift, normalisation=data.normalisation)))
         # In the middle of training, when every ramp is up.
         return replace(batch, progress=torch.tensor(0.5))
+
+
+@contextmanager
+def _named(node: Node) -> Iterator[None]:
+    """Within, what goes wrong says in which network."""
+    try:
+        yield
+    except FlipguardError as error:
+        raise InputError(f"networks.{node.name}: {error}") from error
+    except (TypeError, ValueError, RuntimeError, IndexError, AssertionError) as error:
+        line = " ".join(str(error).split())[:200]
+        raise InputError(f"networks.{node.name} cannot take a step: {line}") from error
 
 
 def fresh(node: Node, classes: int) -> list[nn.Module]:

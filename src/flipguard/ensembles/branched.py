@@ -129,6 +129,8 @@ class Recalled(nn.Module):
         return getattr(self.__dict__["_first"], name)
 
     def forward(self, *given: Any, **named: Any) -> Any:
+        if self._place not in self._said:
+            raise InputError("branches keep no activations to compute again from: leave checkpoint_activations out.")
         return self._said[self._place]
 
 

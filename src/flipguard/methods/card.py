@@ -17,9 +17,8 @@ class Card:
     pass counted as a third of a step; m is the number of members. `references` are the names of those it needs with its
     defaults: `old`, `ensemble`. `fixed` are the options that make this method out of its factory, and cannot be given;
     `defaults` those in which it only starts from other values. With `heritage` its `old` is the ensemble that the
-    version before learned from. `settings` are the paper's options by data set, where it
-    has several. `departures` are what all objectives have in common (the tests' list of invariances) and this one has
-    not, each with its reason.
+    version before learned from. `settings` are the paper's options by data set, where it has several. `departures` are
+    what all objectives have in common (the tests' list of invariances) and this one has not, each with its reason.
     """
 
     name: str

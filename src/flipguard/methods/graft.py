@@ -18,13 +18,13 @@ from flipguard.types import Batch, Reference, Step, Student
 
 @dataclass(frozen=True)
 class Graft:
-    """L = Σ_m CE(S_m) + γ·τ²·KL(σ(S̄/τ) ‖ σ(S_m/τ)) + λ·(α + β·1(old is right))·D(S_m, old). λ is `strength`, γ `unity`.
+    """L = Σ_m [CE(S_m) + γ·τ²·KL(σ(S̄/τ) ‖ σ(S_m/τ)) + λ·(α + β·1(old is right))·D(S_m, old)].
 
-    S̄ is the mean of the branches' logits, without gradients; D is focal distillation's τ²·KL(old ‖ S_m) at
-    `old_temperature` (PCT Eq. 7, as `fd_kl`). The branches share their first blocks: `own` is the share of blocks, the
-    last ones, that each has for itself (`BranchedStudent`). γ rises linearly over the share `ramp` of training, as the
-    mean of untrained branches says nothing. With λ = 0 there is no old model, and the branches are held to their mean
-    alone, as the shared networks of Lan et al. 2018 (ONE), though without its gate.
+    λ is `strength`, γ `unity`. S̄ is the mean of the branches' logits, without gradients; D is focal distillation's
+    τ²·KL(old ‖ S_m) at `old_temperature` (PCT Eq. 7, as `fd_kl`). The branches share their first blocks: `own` is the
+    share of blocks, the last ones, that each has for itself (`BranchedStudent`). γ rises linearly over the share `ramp`
+    of training, as the mean of untrained branches says nothing. With λ = 0 there is no old model, and the branches are
+    held to their mean alone, as the shared networks of Lan et al. 2018 (ONE), though without its gate.
     """
 
     members: int = 4

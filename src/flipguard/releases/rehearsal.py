@@ -18,7 +18,8 @@ from flipguard.releases.resolved import build, card_of
 from flipguard.training import ModelSpec
 from flipguard.training.distributed import Team, is_sharded
 from flipguard.training.distributed import place as team_place
-from flipguard.training.scales import at_scale
+from flipguard.training.memory import recomputed
+from flipguard.training.scales import scaled
 from flipguard.training.views import check_views
 from flipguard.types import Batch, FlipguardError, InputError, Normalisation, Reference
 
@@ -149,6 +150,7 @@ def _one_step(task: Task, model: ModelSpec, method: Any) -> None:
     if isinstance(network, SplitClassifier):
         check_split(network, batch.x)
     _check_vocabulary(task, network, batch)
+    _check_scales(task, model, batch)
     if kind != "objective":
         network(batch.x)
         if kind == "post-hoc":
@@ -166,16 +168,27 @@ def _one_step(task: Task, model: ModelSpec, method: Any) -> None:
         }
     if train is not None and train.dealt:
         references = deal(references, train.batch_size // (train.accumulate * team_place()[1]))
-    for scale in dict.fromkeys((1.0, *(train.scales if train is not None else ()))):
-        try:
-            method(at_scale(student, scale), references, batch)
-        except RuntimeError as error:
-            if scale == 1:
-                raise
-            raise InputError(
-                f"the network takes whole images and none at {scale} of their sides ({_line(error)}): leave "
-                "train.scales out."
-            ) from error
+    again = train is not None and train.checkpoint_activations
+    with recomputed(student, on=again):
+        made = method(student, references, batch)
+        if again:
+            made.loss.backward()
+
+
+def _check_scales(task: Task, model: ModelSpec, batch: Batch) -> None:
+    """Every network that is to meet small images takes them: the version's own, and its ensemble's."""
+    plans = task.ensemble.model or []
+    trained = [(model, task.version.train), *((material.model_spec(plan), task.ensemble.train) for plan in plans)]
+    for spec, train in trained:
+        for scale in {*(train.scales if train is not None else ())} - {1.0}:
+            small = scaled(batch.x, scale)
+            try:
+                spec.build(len(task.data.classes), 0).eval()(small)
+            except (RuntimeError, ValueError, AssertionError) as error:
+                raise InputError(
+                    f"{spec.name} takes whole images and none at {scale} of their sides ({_line(error)}): leave "
+                    "train.scales out."
+                ) from error
 
 
 def _stand_in(task: Task, need: str) -> Reference:

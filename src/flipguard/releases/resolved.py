@@ -163,13 +163,14 @@ def _trained(spec: TrainSpec, place: str, version: VersionPlan, index: int) -> V
         method = method.model_copy(update={"ensemble": ensemble})
     elif plan.ensemble is not None:
         raise InputError(f"{method_place}.ensemble has no meaning: {method.name} is not held to an ensemble.")
-    if card_of(method).heritage and version.references not in ("chain", "ensemble"):
+    inherits = card_of(method).heritage and "old" in needed
+    if inherits and version.references not in ("chain", "ensemble"):
         raise InputError(
             f"{place}.references is {version.references}, and {method.name} is held to the ensemble that the version "
-            "before learned from: leave it out, or take ldi."
+            "before learned from: leave it out, or take ldi or graft."
         )
     changes: dict[str, Any] = {"method": method, "train": train, "seed": None, "seeds": _seeds(spec, version, index)}
-    if card_of(method).heritage:
+    if inherits:
         changes["references"] = "ensemble"
     if version.data is not None:
         changes["data"] = DataChanges.model_validate(data_of(spec, version, place).model_dump(exclude_unset=True))

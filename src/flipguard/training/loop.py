@@ -122,12 +122,12 @@ class Run:
         with ExitStack() as contexts:
             contexts.enter_context(signals.at_work())
             contexts.enter_context(recomputed(self.student, on=recipe.checkpoint_activations))
-            engine = engine_to_use(self.job.engine, self.state.engine)
             for scale, epochs in spans(recipe):
                 if place[0] < epochs.stop:
+                    first = place[0] in epochs
+                    engine = engine_to_use(self.job.engine, self.state.engine) if first else self.engine
                     self.shown = at_scale(self.called, scale)
                     yield from self._span(range(max(place[0], epochs.start), epochs.stop), place, engine)
-                    engine = self.engine
 
     def _span(self, epochs: range, place: tuple[int, int], engine: Engine) -> Iterator[None]:
         """Epochs whose images have one size, by one step."""

@@ -57,7 +57,10 @@ class Recipe:
     clip_norm: float | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "scales", tuple(self.scales))
+        try:
+            object.__setattr__(self, "scales", tuple(self.scales))
+        except TypeError as error:
+            raise InputError(f"scales must be a list of shares, got {self.scales!r}.") from error
         for name in ("epochs", "batch_size", "accumulate", "cycles"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} must be at least 1, got {getattr(self, name)}.")
@@ -91,6 +94,8 @@ class Recipe:
             raise InputError(
                 f"scales must be above 0 and at most 1, and the last of them 1, got {', '.join(map(str, self.scales))}."
             )
+        if self.cycles > 1 and any(scale < 1 for scale in self.scales):
+            raise InputError("scales end with whole images once, and each of several cycles is an end: take either.")
         if len(self.scales) > self.epochs:
             raise InputError(f"scales has {len(self.scales)} parts, and there are {self.epochs} epochs.")
         if self.clip_norm is not None and not self.clip_norm > 0:

@@ -33,6 +33,15 @@ def spans(recipe: Recipe) -> Iterator[tuple[float, range]]:
             begin = epoch
 
 
+def pixels_at(recipe: Recipe, epoch: int) -> float:
+    """The share of an image's pixels that a student meets in an epoch, and after the last one.
+
+    >>> [pixels_at(Recipe(epochs=4, scales=(0.5, 1.0)), epoch) for epoch in (1, 2, 4)]
+    [0.25, 1.0, 1.0]
+    """
+    return next((scale**2 for scale, epochs in spans(recipe) if epoch in epochs), 1.0)
+
+
 def at_scale(student: Any, scale: float) -> Any:
     """The student as a method asks it, which meets its images at this share of their sides."""
     return student if scale == 1 else _Scaled(student, scale)
@@ -63,7 +72,7 @@ def scaled(x: Any, scale: float) -> Tensor:
     if not isinstance(x, Tensor) or x.ndim != 4:
         raise InputError("scales is for images, which these inputs are not: leave it out.")
     sides = [max(1, round(scale * side)) for side in x.shape[2:]]
-    # In float32 whatever the precision: half of it has no such kernel everywhere.
+    # In float32 whatever the precision: not every device has such a kernel for half of it.
     small = torch.nn.functional.interpolate(x.float(), sides, mode="bilinear", antialias=True)
     layout = torch.channels_last if x.is_contiguous(memory_format=torch.channels_last) else torch.contiguous_format
     return small.to(x.dtype).contiguous(memory_format=layout)

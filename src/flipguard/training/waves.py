@@ -11,6 +11,7 @@ import torch
 from flipguard.training.engines import Engine
 from flipguard.training.errors import OutOfMemory
 from flipguard.training.loop import Run, in_turn
+from flipguard.training.scales import pixels_at
 from flipguard.training.together import Together, group_size
 
 LOG = logging.getLogger("flipguard.training")
@@ -46,8 +47,9 @@ def _side_by_side(
         began = time.perf_counter()
         wave: Group[Task] = []
         updates: list[Iterator[None]] = []
-        need = 0
-        while waiting and (not wave or _has_room(device, need)):
+        # What the next one takes, and what those that began with small images will still take.
+        need = owed = 0
+        while waiting and (not wave or _has_room(device, need + owed)):
             before = _free(device)
             try:
                 group, steps = begin(waiting, size)
@@ -61,8 +63,10 @@ def _side_by_side(
             wave += group
             waiting = _without(waiting, group)
             updates.append(steps)
-            need = max(need, before - _free(device))
-            if group[0][1].captured is None:
+            run, taken = group[0][1], before - _free(device)
+            whole = round(taken / pixels_at(run.job.recipe, run.resume()[0]))
+            need, owed = max(need, whole), owed + whole - taken
+            if run.captured is None:
                 break
         if wave:
             LOG.info("%d networks side by side (%s)", len(wave), wave[0][1].engine)
