@@ -92,6 +92,10 @@ FRONTS = {
             "small_branch",
         ),
     ),
+    "The same on texts, on seeds of their own": (
+        "agnews_heirs",
+        ("none", "elodi", "patient_5", "dealt_branch", "dealt_branch_30"),
+    ),
     "The same on CLINC-150, with small transformers": (
         "clinc_small",
         (
@@ -232,6 +236,25 @@ def test_the_choice_of_branches_reaches_the_point() -> None:
     ]
     assert None not in by_chance
     assert "neither its error (p = {:.2f}) nor its relative NFR (p = {:.2f})".format(*by_chance) in text
+
+
+def test_texts_choose_one_network() -> None:
+    """By the rule that was fixed before, with ELODI's own relative NFR on their validation part as the bar."""
+    done = _choose("3 4 5 6 7 --rows elodi --at-most 0", "agnews_heirs")
+    [(error, bar)] = re.findall(r"elodi: error ([\d.]+), relative NFR ([\d.]+)", done.stderr)
+    chosen = _choose(f"3 4 5 6 7 --rows patient_5 dealt_branch dealt_branch_30 --at-most {bar}", "agnews_heirs")
+    assert chosen.stdout == "patient_5\n"
+    [(own, flips)] = re.findall(r"patient_5: error ([\d.]+), relative NFR ([\d.]+)", chosen.stderr)
+    text = (ROOT / "results" / "README.md").read_text()
+    assert f"(validation error {own} and relative NFR {flips}; ELODI {error} and {bar};" in text
+    runs = pq.read_table(ROOT / "results" / "bench" / "agnews_heirs" / "runs.parquet").to_pandas()
+    error_of = runs[runs["part"] == "test"].groupby(["row", "seed"])["error_rate_new"].mean()
+    by_chance = paired_p(dict(error_of["patient_5"]), dict(error_of["elodi"]))
+    assert by_chance is not None
+    apart = 100 * (error_of["patient_5"].mean() - error_of["elodi"].mean())
+    assert (
+        f"at {apart:.2f} points more error, which five seeds do not tell from none (paired p = {by_chance:.2f})" in text
+    )
 
 
 def test_the_scion_s_page_says_what_its_runs_do() -> None:
