@@ -236,6 +236,10 @@ def test_the_choice_of_branches_reaches_the_point() -> None:
     ]
     assert None not in by_chance
     assert "neither its error (p = {:.2f}) nor its relative NFR (p = {:.2f})".format(*by_chance) in text
+    apart = 100 * (seeds.loc["small_branch"]["error_rate_new"] - seeds.loc["elodi"]["error_rate_new"])
+    # Student's t with four degrees of freedom.
+    wide = 2.776 * apart.std() / len(apart) ** 0.5
+    assert f"{wide - apart.mean():.2f} points below ELODI's and {wide + apart.mean():.2f} above" in text
 
 
 def test_texts_choose_one_network() -> None:
