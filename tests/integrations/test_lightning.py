@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import flipguard
 from flipguard.ensembles import CachedReference, NetworkReference, SingleStudent
 from flipguard.integrations.lightning import LOGGED, FlipCallback, FlipModule
-from flipguard.methods import METHODS, Graft, build_method
+from flipguard.methods import METHODS, build_method
 from flipguard.models import build_model
 from flipguard.types import Batch, InputError
 
@@ -80,7 +80,7 @@ def test_every_objective_is_trained_and_its_terms_are_logged(name: str) -> None:
     torch.manual_seed(0)
     module = FlipModule(
         network(0),
-        method=Graft(members=2) if name == "graft" else name,
+        method=build_method(name, members=2) if name in ("graft", "scion") else name,
         old=network(1),
         ensemble=[network(2), network(3), network(4)],
         peers=[network(5)],

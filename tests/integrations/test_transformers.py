@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import flipguard
 from flipguard.ensembles import CachedReference, NetworkReference, SingleStudent
 from flipguard.integrations.transformers import REPORTED, FlipTrainer, flip_metrics
-from flipguard.methods import METHODS, Graft, build_method
+from flipguard.methods import METHODS, build_method
 from flipguard.models import split
 from flipguard.models.adapters import Keywords
 from flipguard.predictions import Predictions
@@ -144,7 +144,7 @@ def test_every_objective_is_trained_and_its_terms_are_logged(name: str, tmp_path
         arguments(tmp_path, max_steps=2, learning_rate=0.001),
         train_dataset=rows(0),
         eval_dataset=rows(1),
-        method=Graft(members=2) if name == "graft" else name,
+        method=build_method(name, members=2) if name in ("graft", "scion") else name,
         old=network(1),
         ensemble=[network(2), network(3), network(5)],
         peers=[network(4)],
