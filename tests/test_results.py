@@ -96,6 +96,10 @@ FRONTS = {
         "agnews_heirs",
         ("none", "elodi", "patient_5", "dealt_branch", "dealt_branch_30"),
     ),
+    "CLINC-150, on seeds of its own": (
+        "clinc_heirs",
+        ("none", "elodi", "patient_5", "dealt_branch", "dealt_branch_30"),
+    ),
     "The same on CLINC-150, with small transformers": (
         "clinc_small",
         (
@@ -242,23 +246,38 @@ def test_the_choice_of_branches_reaches_the_point() -> None:
     assert f"{wide - apart.mean():.2f} points below ELODI's and {wide + apart.mean():.2f} above" in text
 
 
-def test_texts_choose_one_network() -> None:
+@pytest.mark.parametrize(
+    ("name", "seeds", "chosen", "apart"),
+    [
+        (
+            "agnews_heirs",
+            "3 4 5 6 7",
+            "(validation error {} and relative NFR {}; ELODI {} and {};",
+            "at {:.2f} points more error, which five seeds do not tell from none (paired p = {:.2f})",
+        ),
+        (
+            "clinc_heirs",
+            "4 5 6",
+            "chooses `patient_5` (error {} and relative NFR {}; ELODI {} and {})",
+            "at {:.2f} points more error (paired p = {:.2f})",
+        ),
+    ],
+)
+def test_texts_choose_one_network(name: str, seeds: str, chosen: str, apart: str) -> None:
     """By the rule that was fixed before, with ELODI's own relative NFR on their validation part as the bar."""
-    done = _choose("3 4 5 6 7 --rows elodi --at-most 0", "agnews_heirs")
-    [(error, bar)] = re.findall(r"elodi: error ([\d.]+), relative NFR ([\d.]+)", done.stderr)
-    chosen = _choose(f"3 4 5 6 7 --rows patient_5 dealt_branch dealt_branch_30 --at-most {bar}", "agnews_heirs")
-    assert chosen.stdout == "patient_5\n"
-    [(own, flips)] = re.findall(r"patient_5: error ([\d.]+), relative NFR ([\d.]+)", chosen.stderr)
+    figures = r"{}: error ([\d.]+), relative NFR ([\d.]+)"
+    done = _choose(f"{seeds} --rows elodi --at-most 0", name)
+    [(error, bar)] = re.findall(figures.format("elodi"), done.stderr)
+    done = _choose(f"{seeds} --rows patient_5 dealt_branch dealt_branch_30 --at-most {bar}", name)
+    assert done.stdout == "patient_5\n"
+    [(own, flips)] = re.findall(figures.format("patient_5"), done.stderr)
     text = (ROOT / "results" / "README.md").read_text()
-    assert f"(validation error {own} and relative NFR {flips}; ELODI {error} and {bar};" in text
-    runs = pq.read_table(ROOT / "results" / "bench" / "agnews_heirs" / "runs.parquet").to_pandas()
+    assert chosen.format(own, flips, error, bar) in text
+    runs = pq.read_table(ROOT / "results" / "bench" / name / "runs.parquet").to_pandas()
     error_of = runs[runs["part"] == "test"].groupby(["row", "seed"])["error_rate_new"].mean()
     by_chance = paired_p(dict(error_of["patient_5"]), dict(error_of["elodi"]))
-    assert by_chance is not None
-    apart = 100 * (error_of["patient_5"].mean() - error_of["elodi"].mean())
-    assert (
-        f"at {apart:.2f} points more error, which five seeds do not tell from none (paired p = {by_chance:.2f})" in text
-    )
+    more = 100 * (error_of["patient_5"].mean() - error_of["elodi"].mean())
+    assert apart.format(more, by_chance) in text
 
 
 def test_the_scion_s_page_says_what_its_runs_do() -> None:
