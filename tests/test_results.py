@@ -13,7 +13,7 @@ import pytest
 
 from flipguard.bench.read import read_bench
 from flipguard.bench.run import write_tables
-from flipguard.bench.tables import paired_p
+from flipguard.bench.tables import paired_p, read_rows
 
 ROOT = Path(__file__).parent.parent
 
@@ -157,6 +157,24 @@ def test_the_table_beside_the_papers_is_its_runs(heading: str, name: str, seeds:
     for row, error, flips in told:
         found = mean["error_rate_new"][row], mean["relative_negative_flip_rate"][row]
         assert (error, flips) == (f"{found[0]:.2f}", f"{found[1]:.1f}"), row
+
+
+def test_the_table_of_churn_is_its_runs() -> None:
+    text = (
+        (ROOT / "results" / "README.md")
+        .read_text()
+        .split("## What makes two runs agree on AG News")[1]
+        .split("\n## ")[0]
+    )
+    rows = read_rows(ROOT / "results" / "bench" / "agnews_churn")
+    none = rows[0].cells["run_churn"].mean
+    made = [
+        f"| `{row.name}` | {100 * row.cells['run_churn'].mean:.2f} | {row.cells['run_churn'].mean / none:.2f} | "
+        f"{100 * row.cells['error_rate_new'].mean:.2f} | {100 * row.cells['relative_negative_flip_rate'].mean:.1f} |"
+        for row in rows
+    ]
+    told = [line for line in text.splitlines() if line.startswith("| `")]
+    assert [line[: len(own)] for line, own in zip(told, made, strict=True)] == made
 
 
 HEIR = {"AG News": "agnews_small", "CLINC-150": "clinc_small", "CIFAR-100": "cifar100_front"}
