@@ -170,6 +170,14 @@ def test_small_images_cost_less_and_whole_answers_as_much() -> None:
     assert half_asked - half == pytest.approx(asked - plain)
 
 
+def test_a_network_that_cannot_take_its_step_is_named() -> None:
+    """`SPEC`'s networks read all pixels at once."""
+    networks = {"single": {}, "half": {"train": {"epochs": 2, "scales": [0.5, 1.0]}}}
+    found = graph(networks=networks, rows={"half": "half"})
+    with pytest.raises(InputError, match=r"^networks\.half cannot take a step: mat1 and mat2 shapes"):
+        Costs(found).training(pairs_of(found, "half", 3)[0].new[0].node)
+
+
 def test_dealt_and_offline_do_not_go_together() -> None:
     networks = {
         "single": {"copies": 2},

@@ -26,6 +26,7 @@ from flipguard.methods import NoTreatment
 from flipguard.releases import material
 from flipguard.releases.resolved import recipe_of
 from flipguard.training import Recipe, Seeds
+from flipguard.training.capture import first_line
 from flipguard.training.network import new_student
 from flipguard.training.scales import at_scale, spans
 from flipguard.training.views import number_of_views
@@ -197,8 +198,7 @@ def _named(node: Node) -> Iterator[None]:
     except FlipguardError as error:
         raise InputError(f"networks.{node.name}: {error}") from error
     except (TypeError, ValueError, RuntimeError, IndexError, AssertionError) as error:
-        line = " ".join(str(error).split())[:200]
-        raise InputError(f"networks.{node.name} cannot take a step: {line}") from error
+        raise InputError(f"networks.{node.name} cannot take a step: {first_line(error)}") from error
 
 
 def fresh(node: Node, classes: int) -> list[nn.Module]:
