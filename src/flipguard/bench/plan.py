@@ -6,7 +6,17 @@ from typing import Annotated, Any, Literal, NamedTuple, cast
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from flipguard.releases.plan import MethodPlan, NamedData, NamedMethod, NamedModel, Strict, TrainPlan
+from flipguard.releases.plan import (
+    KeptClasses,
+    KeptRows,
+    MethodPlan,
+    NamedData,
+    NamedMethod,
+    NamedModel,
+    Strict,
+    SubsetSeed,
+    TrainPlan,
+)
 from flipguard.types import InputError
 
 Side = Literal["old", "new"]
@@ -26,13 +36,9 @@ Stream = Literal["initialisation", "order", "augment"]
 class PartPlan(Strict):
     """A part of the bench's training data, as a model from before the data grew had it."""
 
-    classes: Annotated[
-        int | float | list[str] | None, Field(description="keep so many classes, a fraction of them, or these")
-    ] = None
-    per_class: Annotated[
-        int | float | None, Field(description="keep so many training rows of each class, or a fraction")
-    ] = None
-    subset_seed: Annotated[int, Field(description="draws the classes and rows that are kept")] = 0
+    classes: KeptClasses = None
+    per_class: KeptRows = None
+    subset_seed: SubsetSeed = 0
 
 
 class NetworkPlan(Strict):

@@ -94,6 +94,14 @@ class NormalisationPlan(Strict):
         return None if stored is None else cls.model_validate(stored)
 
 
+KeptClasses = Annotated[
+    int | float | list[str] | None, Field(description="keep so many classes, a fraction of them, or these")
+]
+KeptRows = Annotated[int | float | None, Field(description="keep so many training rows of each class, or a fraction")]
+SubsetSeed = Annotated[int, Field(description="draws the classes and rows that are kept")]
+"""Which part of a data set a model is trained on: a spec's `data` and a bench's networks say it alike."""
+
+
 class DataChanges(_Named):
     """What a version's data has in place of the spec's: any of the keys of `data`."""
 
@@ -103,13 +111,9 @@ class DataChanges(_Named):
         int | float | None, Field(description="training rows held out: a number, or a fraction below 1")
     ] = None
     validation_seed: Annotated[int, Field(description="draws the rows held out")] = 0
-    classes: Annotated[
-        int | float | list[str] | None, Field(description="keep so many classes, a fraction of them, or these")
-    ] = None
-    per_class: Annotated[
-        int | float | None, Field(description="keep so many training rows of each class, or a fraction")
-    ] = None
-    subset_seed: Annotated[int, Field(description="draws the classes and rows that are kept")] = 0
+    classes: KeptClasses = None
+    per_class: KeptRows = None
+    subset_seed: SubsetSeed = 0
     augment: Annotated[AugmentPlan | None, Field(description="crops and mirror images, for images only")] = None
     normalisation: Annotated[
         NormalisationPlan | Literal["none"] | None,
