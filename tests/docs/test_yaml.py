@@ -1,5 +1,6 @@
 """The YAML that pages show is what the commands read: parsed as the spec that it is, each name in it looked up."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -40,3 +41,9 @@ def test_benches_are_read_and_their_networks_found(tmp_path: Path) -> None:
     wrong = {**whole, "networks": {**whole["networks"], "kd": {"method": "kd", "references": {"old": "sngle.0"}}}}
     with pytest.raises(InputError, match="sngle"):
         pairs(wrong, tmp_path)
+
+
+def test_every_bench_stands_in_the_list_of_tables() -> None:
+    root = Path(__file__).parents[2]
+    listed = set(re.findall(r"`(\w+)`", (root / BENCH).read_text().split("## The papers' tables")[1]))
+    assert listed == {path.stem for path in (root / "recipes" / "bench").glob("*.yaml")}
