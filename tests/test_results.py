@@ -399,6 +399,28 @@ def test_our_columns_beside_the_papers_are_our_runs(name: str) -> None:
     assert {cell for cell in said if cell} <= made
 
 
+def test_the_state_of_the_papers_tables_is_what_is_here() -> None:
+    """What is said to be measured has its record and links to it; what is still to be run has a spec and no record."""
+    text = (ROOT / "results" / "README.md").read_text().split("## The papers' tables, and where ours stand")[1]
+    rows = [line.split("|") for line in text.split("\n## ")[0].splitlines() if line.startswith("|")][2:]
+    assert len(rows) >= 15
+    for _, table, measured, open_, _ in rows:
+        for name, target in re.findall(r"\[(\w+)\]\(bench/(\w+)/table\.md\)", measured):
+            assert name == target
+            assert (ROOT / "results" / "bench" / target / "runs.parquet").exists(), (table, target)
+        for name in re.findall(r"`(\w+)`", open_):
+            assert (ROOT / "recipes" / "bench" / f"{name}.yaml").exists(), (table, name)
+            assert "the rest of" in open_ or not (ROOT / "results" / "bench" / name).exists(), (table, name)
+
+
+@pytest.mark.parametrize("name", ["cifar100", "clinc_methods"])
+def test_how_many_rows_are_measured_is_what_is_here(name: str) -> None:
+    spec = read_bench(ROOT / "recipes" / "bench" / f"{name}.yaml", [])
+    rows = len(read_rows(ROOT / "results" / "bench" / name))
+    text = (ROOT / "results" / "README.md").read_text()
+    assert f"[{name}](bench/{name}/table.md) ({rows} of {len(spec.every_row)} rows" in text
+
+
 BENCHES = sorted(path.parent for path in (ROOT / "results" / "bench").glob("*/runs.parquet"))
 
 

@@ -41,13 +41,13 @@ def whole(plan: dict[str, Any], own: float) -> list[nn.Module]:
     for network in networks[1:]:
         for name in trunk_of(networks[0], own):
             network.get_submodule(name).load_state_dict(networks[0].get_submodule(name).state_dict())
-        if plan is TEXT:
+        if plan is TEXT and own < 1:
             network.body.places.data.copy_(networks[0].body.places)
     return networks
 
 
 @pytest.mark.parametrize("plan", [IMAGE, TEXT], ids=["resnet18", "transformer"])
-@pytest.mark.parametrize("own", [0.25, 0.5, 0.75])
+@pytest.mark.parametrize("own", [0.25, 0.5, 0.75, 1.0])
 def test_it_says_what_whole_networks_say_and_learns_what_they_learn(plan: dict[str, Any], own: float) -> None:
     student = BranchedStudent(lambda seed: built(plan, seed), 3, own=own)
     networks, x = whole(plan, own), shown(plan)
@@ -60,7 +60,7 @@ def test_it_says_what_whole_networks_say_and_learns_what_they_learn(plan: dict[s
     trunk = tuple(f"{name}." for name in trunk_of(networks[0], own))
     for name, parameter in student.release().named_parameters():
         # A parameter that stands beside the trunk's modules is shared as they are.
-        shared = name.startswith(trunk) or name == "body.places"
+        shared = own < 1 and (name.startswith(trunk) or name == "body.places")
         theirs = [dict(network.named_parameters())[name].grad for network in networks]
         torch.testing.assert_close(
             parameter.grad, sum(theirs[1:], theirs[0]) if shared else theirs[0], rtol=1e-4, atol=1e-4
@@ -96,8 +96,9 @@ def test_what_is_released_is_an_ordinary_network() -> None:
 
 
 @pytest.mark.parametrize("plan", [IMAGE, TEXT], ids=["resnet18", "transformer"])
-def test_every_branch_can_be_had_as_a_network_of_its_own(plan: dict[str, Any]) -> None:
-    student, x = BranchedStudent(lambda seed: built(plan, seed), 3), shown(plan)
+@pytest.mark.parametrize("own", [0.5, 1.0])
+def test_every_branch_can_be_had_as_a_network_of_its_own(plan: dict[str, Any], own: float) -> None:
+    student, x = BranchedStudent(lambda seed: built(plan, seed), 3, own=own), shown(plan)
     student(x)  # norms have seen something
     said = student.eval()(x).logits
     networks = student.networks
@@ -126,6 +127,7 @@ def test_a_copy_and_a_saved_state_are_whole() -> None:
         (IMAGE, 0.25, ["body.stem", "body.stage1", "body.stage2", "body.stage3"]),
         (IMAGE, 0.01, ["body.stem", "body.stage1", "body.stage2", "body.stage3", "body.stage4.0"]),
         (IMAGE, 0.99, ["body.stem"]),
+        (IMAGE, 1.0, []),
         (TEXT, 0.5, ["body.tokens", "body.blocks.0", "body.blocks.1"]),
         ({"name": "mlp", "input_size": 4, "hidden": (3, 3)}, 0.5, ["body.0", "body.1"]),
         ({"name": "mlp", "input_size": 4, "hidden": (3,)}, 0.5, ["body", "bottleneck", "dropout"]),
@@ -141,8 +143,9 @@ def test_where_a_network_forks(plan: dict[str, Any], own: float, trunk: list[str
 def test_what_has_no_two_parts_cannot_fork() -> None:
     with pytest.raises(InputError, match="has no two of them"):
         trunk_of(nn.Linear(2, 2), 0.5)
-    with pytest.raises(InputError, match="between 0 and 1, got 1"):
-        trunk_of(built(IMAGE, 0), 1)
+    for own in (0.0, 1.01):
+        with pytest.raises(InputError, match=f"own must be above 0, and at most 1, got {own}"):
+            trunk_of(built(IMAGE, 0), own)
 
 
 class _InPlace(nn.Module):

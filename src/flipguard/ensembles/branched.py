@@ -76,6 +76,7 @@ class BranchedStudent(nn.Module):
 
     Blocks are what stands in the network's (nested) `Sequential` and `ModuleList`, and what stands beside these: for a
     ResNet-18 the stem, eight residual blocks and the head, of which `own=0.5` leaves the last two stages and the head.
+    With `own=1` they share nothing, and stand side by side.
     """
 
     def __init__(
@@ -148,7 +149,7 @@ def _share_parameters(first: nn.Module, other: nn.Module, trunk: Sequence[str]) 
 
     As plain attributes: each is trained, saved and listed once.
     """
-    for name in {name.rpartition(".")[0] for name in trunk} | {""}:
+    for name in {name.rpartition(".")[0] for name in trunk} | ({""} if trunk else set()):
         mine, theirs = first.get_submodule(name), other.get_submodule(name)
         for parameter in [key for key, value in theirs.named_parameters(recurse=False) if value is not None]:
             shared = getattr(mine, parameter)
@@ -157,14 +158,16 @@ def _share_parameters(first: nn.Module, other: nn.Module, trunk: Sequence[str]) 
 
 
 def trunk_of(network: nn.Module, own: float) -> list[str]:
-    """The names of the modules before the fork, as large as they come, in the order of registration.
+    """The names of the modules before the fork, as large as they come, in the order of registration; none for own=1.
 
     >>> blocks = nn.Sequential(nn.Sequential(nn.Linear(3, 3)), nn.Sequential(nn.Linear(3, 2)))
     >>> trunk_of(nn.ModuleDict({"stem": nn.Linear(2, 3), "blocks": blocks, "head": nn.Linear(2, 2)}), 0.5)
     ['stem', 'blocks.0']
     """
-    if not 0 < own < 1:
-        raise InputError(f"own must lie between 0 and 1, got {own}.")
+    if not 0 < own <= 1:
+        raise InputError(f"own must be above 0, and at most 1, got {own}.")
+    if own == 1:
+        return []
     blocks = [*_blocks("", network, flat=False)]
     if len(blocks) < 2:
         blocks = [*_blocks("", network, flat=True)]
