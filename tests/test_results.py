@@ -159,22 +159,69 @@ def test_the_table_beside_the_papers_is_its_runs(heading: str, name: str, seeds:
         assert (error, flips) == (f"{found[0]:.2f}", f"{found[1]:.1f}"), row
 
 
-def test_the_table_of_churn_is_its_runs() -> None:
-    text = (
-        (ROOT / "results" / "README.md")
-        .read_text()
-        .split("## What makes two runs agree on AG News")[1]
-        .split("\n## ")[0]
-    )
-    rows = read_rows(ROOT / "results" / "bench" / "agnews_churn")
-    none = rows[0].cells["run_churn"].mean
-    made = [
-        f"| `{row.name}` | {100 * row.cells['run_churn'].mean:.2f} | {row.cells['run_churn'].mean / none:.2f} | "
-        f"{100 * row.cells['error_rate_new'].mean:.2f} | {100 * row.cells['relative_negative_flip_rate'].mean:.1f} |"
-        for row in rows
-    ]
-    told = [line for line in text.splitlines() if line.startswith("| `")]
-    assert [line[: len(own)] for line, own in zip(told, made, strict=True)] == made
+def section(heading: str) -> str:
+    return (ROOT / "results" / "README.md").read_text().split(f"\n## {heading}")[1].split("\n## ")[0]
+
+
+def told(text: str) -> dict[str, list[str]]:
+    """The lines of a section's tables that begin with a row's name in code: the name, and the cells after it."""
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("| `")]
+    return {line[0].strip("`"): line[1:] for line in lines}
+
+
+CHURN = {
+    "agnews_churn": "What makes two runs agree on AG News",
+    "agnews_causes": "What makes two runs differ on AG News",
+}
+
+
+@pytest.mark.parametrize("name", CHURN)
+def test_the_table_of_churn_is_its_runs(name: str) -> None:
+    rows = read_rows(ROOT / "results" / "bench" / name)
+    said, none = told(section(CHURN[name])), rows[0].cells["run_churn"].mean
+    assert list(said) == [row.name for row in rows]
+    for row in rows:
+        churn, error, flips = (
+            row.cells[cell].mean for cell in ("run_churn", "error_rate_new", "relative_negative_flip_rate")
+        )
+        made = [f"{100 * churn:.2f}", f"{churn / none:.2f}", f"{100 * error:.2f}", f"{100 * flips:.1f}"]
+        assert said[row.name][: len(made)] == made
+
+
+BESIDE = {
+    "agnews_losses": "How an ensemble is distilled, on AG News",
+    "agnews_size": "Ensemble size and loss weight on AG News",
+    "agnews_guides": "Who guides, on AG News",
+    "agnews_same": "One network trained twice, on AG News",
+}
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_each_line_beside_the_papers_is_its_row(name: str) -> None:
+    rows, said = read_rows(ROOT / "results" / "bench" / name), told(section(BESIDE[name]))
+    assert list(said) == [row.name for row in rows]
+    for row in rows:
+        error, flips, relative = (
+            100 * row.cells[cell].mean
+            for cell in ("error_rate_new", "negative_flip_rate", "relative_negative_flip_rate")
+        )
+        assert said[row.name][:3] == [f"{error:.2f}", f"{flips:.2f}", f"{relative:.1f}"]
+
+
+CHAINS = {
+    "agnews_chain": "A chain of three models on AG News",
+    "agnews_inherit": "How long an inheritance lasts, on AG News",
+}
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_each_chain_in_words_is_that_of_its_table(name: str) -> None:
+    table = (ROOT / "results" / "bench" / name / "table.md").read_text().split("### Chains")[1].split("\n#")[0]
+    made = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines() if line.startswith("|")][2:]
+    said = told(section(CHAINS[name]))
+    assert list(said) == [line[0] for line in made]
+    for chain, *cells in made:
+        assert said[chain][: len(cells)] == cells
 
 
 HEIR = {"AG News": "agnews_small", "CLINC-150": "clinc_small", "CIFAR-100": "cifar100_front"}

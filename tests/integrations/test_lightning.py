@@ -80,7 +80,7 @@ def test_every_objective_is_trained_and_its_terms_are_logged(name: str) -> None:
     torch.manual_seed(0)
     module = FlipModule(
         network(0),
-        method=build_method(name, members=2) if name in ("graft", "scion") else name,
+        method=build_method(name, members=2) if name in ("graft", "scion", "twins") else name,
         old=network(1),
         ensemble=[network(2), network(3), network(4)],
         peers=[network(5)],

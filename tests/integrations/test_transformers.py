@@ -144,7 +144,7 @@ def test_every_objective_is_trained_and_its_terms_are_logged(name: str, tmp_path
         arguments(tmp_path, max_steps=2, learning_rate=0.001),
         train_dataset=rows(0),
         eval_dataset=rows(1),
-        method=build_method(name, members=2) if name in ("graft", "scion") else name,
+        method=build_method(name, members=2) if name in ("graft", "scion", "twins") else name,
         old=network(1),
         ensemble=[network(2), network(3), network(5)],
         peers=[network(4)],

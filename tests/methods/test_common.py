@@ -56,7 +56,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 # By default every parameter of one of these names is set to zero, and every term but the labels' own is a matching one.
 WEIGHT_NAMES = ("strength", "weight", "alpha", "beta")
-WEIGHTS: dict[str, dict[str, float]] = {name: {"strength": 0.0, "unity": 0.0} for name in ("graft", "scion")}
+WEIGHTS: dict[str, dict[str, float]] = {name: {"strength": 0.0, "unity": 0.0} for name in ("graft", "scion", "twins")}
 MATCHING: dict[str, tuple[str, ...]] = {}
 
 

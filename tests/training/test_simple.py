@@ -73,7 +73,7 @@ def test_every_objective_takes_a_plain_network(data: DataSet, name: str) -> None
         old=Own(8),
         ensemble=[Own(8), Own(8), Own(8)],
         peers=[Own(8)],
-        options={"members": 2} if name in ("graft", "scion") else {},
+        options={"members": 2} if name in ("graft", "scion", "twins") else {},
         recipe=Recipe(epochs=4, learning_rate=0.02, clip_norm=1.0),
         on_epoch=lambda record, _: records.append(record),
     )

@@ -33,7 +33,7 @@ from flipguard.methods.dropout import Dropout
 from flipguard.methods.elodi import Elodi, Heir, Ldi, LogitDifference
 from flipguard.methods.entropy import MinimumEntropy
 from flipguard.methods.focal import FocalDistillation
-from flipguard.methods.graft import Graft, Scion
+from flipguard.methods.graft import Graft, Scion, Twins
 from flipguard.methods.latent_be import BatchEnsembleDistillation, LatentBE
 from flipguard.methods.naive import Naive
 from flipguard.methods.none import NoTreatment
@@ -120,6 +120,7 @@ __all__ = [
     "Scion",
     "Soup",
     "StaleCoDistillation",
+    "Twins",
     "WeightInterpolation",
     "build_method",
     "choose_alpha",

@@ -94,6 +94,23 @@ class Scion(Graft):
     strength: float = 0.1
 
 
+@dataclass(frozen=True)
+class Twins(Graft):
+    """`Graft`'s loss for whole networks, which share nothing but the batch, and stand close to each other.
+
+    Our own method. For small distances the pull to the mean is that of co-distillation (Bhojanapalli et al. 2021,
+    Eq. 9) with β = γ/4, two members and τ = 1: it lowers the error of both and the variance of the one that is
+    released, so that an old release that was made alike is near, and a pull to it costs no accuracy. Without an old
+    model (λ = 0) it makes a first release.
+    """
+
+    members: int = 2
+    own: float = 1.0
+    unity: float = 20.0
+    temperature: float = 1.0
+    strength: float = 0.3
+
+
 CARDS = (
     Card(
         name="graft",
@@ -115,5 +132,16 @@ CARDS = (
         references=("old",),
         factory=Scion,
         heritage=True,
+    ),
+    Card(
+        name="twins",
+        summary="Two networks side by side stay close to each other and to the old release; one is released.",
+        kind="objective",
+        paper="flipguard (after Bhojanapalli et al. 2021, churn, and Yan et al. 2021)",
+        equation="docs/methods/twins.md",
+        training_cost="m + 1/3",
+        references=("old",),
+        factory=Twins,
+        first={"strength": 0.0},
     ),
 )

@@ -40,8 +40,8 @@ _GIVEN = {
 def resolve(spec: TrainSpec) -> TrainSpec:
     """The same spec as a list of versions in which nothing is left to a default.
 
-    The first version takes the spec's method when that needs no old model (ELODI treats every version), else `none`, or
-    `elodi` where the others are its heirs.
+    The first version takes the spec's method when that needs no old model (ELODI treats every version), or can do
+    without one (twins); else `none`, or `elodi` where the others are its heirs.
     Resolving twice changes nothing.
     """
     if isinstance(spec.seed, list):
@@ -150,8 +150,7 @@ def _trained(spec: TrainSpec, place: str, version: VersionPlan, index: int) -> V
     recipe_of(train, f"{place}.train" if version.train is not None else "train")
     plan, method_place = (version.method, f"{place}.method") if version.method else (spec.method, "method")
     if version.method is None and index == 0 and _wants_old(plan, version, train, method_place):
-        # An heir needs an ensemble to inherit.
-        plan, method_place = MethodPlan(name="elodi" if card_of(plan, method_place).heritage else "none"), "method"
+        plan = _for_a_first(plan, method_place)
     method = settled(plan, train, method_place)
     needed = needs_of(method, train, method_place)
     if index == 0 and _wants_old(method, version, train, method_place):
@@ -175,6 +174,15 @@ def _trained(spec: TrainSpec, place: str, version: VersionPlan, index: int) -> V
     if version.data is not None:
         changes["data"] = DataChanges.model_validate(data_of(spec, version, place).model_dump(exclude_unset=True))
     return version.model_copy(update=changes)
+
+
+def _for_a_first(plan: MethodPlan, place: str) -> MethodPlan:
+    """What makes the first version where the method of the others needs an old one."""
+    card = card_of(plan, place)
+    if card.first:
+        return MethodPlan.model_validate({**plan.model_dump(exclude_unset=True), **card.first})
+    # An heir needs an ensemble to inherit.
+    return MethodPlan(name="elodi" if card.heritage else "none")
 
 
 def laid_over(below: TrainPlan, above: TrainPlan | None) -> TrainPlan:
