@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from flipguard.ensembles import NetworkReference
-from flipguard.methods import Graft, build_method
+from flipguard.methods import CoDistillation, Graft, Twins, build_method
 from flipguard.models import build_model
-from flipguard.types import Batch, InputError
+from flipguard.types import Batch, InputError, Output
 
 M, B, C, D = 3, 6, 4, 5
 
@@ -54,13 +54,7 @@ def test_the_mean_is_a_teacher_and_not_a_pupil() -> None:
     student, batch = method.student(network, decay_all=True), a_batch(0.9)
     logits = student(batch.x).logits.detach().requires_grad_()
 
-    class Said:
-        members = M
-
-        def __call__(self, x: object) -> object:
-            return type("Output", (), {"logits": logits})()
-
-    method(Said(), {}, batch).loss.backward()  # type: ignore[arg-type]
+    method(Said(logits), {}, batch).loss.backward()  # type: ignore[arg-type]
     tau, mean = 3.0, logits.detach().mean(0)
     drawn = tau * ((logits.detach() / tau).softmax(-1) - (mean / tau).softmax(-1)) / B
     labels = (logits.detach().softmax(-1) - nn.functional.one_hot(batch.y, C)) / B
@@ -75,3 +69,38 @@ def test_without_a_strength_there_is_no_old_model() -> None:
 def test_one_branch_is_refused() -> None:
     with pytest.raises(InputError, match="at least 2 members, got 1"):
         Graft(members=1)
+
+
+class Said(nn.Module):
+    """A student that has said this."""
+
+    def __init__(self, logits: Tensor) -> None:
+        super().__init__()
+        self.logits, self.members = logits, len(logits)
+
+    def forward(self, x: object) -> Output:
+        return Output(self.logits)
+
+
+def test_twins_are_drawn_to_each_other_as_by_codistillation_with_a_quarter_of_unity() -> None:
+    """For small distances, and apart from the labels, which both have alike."""
+    torch.manual_seed(3)
+    middle, apart = torch.randn(1, B, C, dtype=torch.float64), 1e-3 * torch.randn(1, B, C, dtype=torch.float64)
+    batch = a_batch(0.9)
+    drawn = []
+    for method in (Twins(strength=0.0), Twins(strength=0.0, unity=0.0), CoDistillation(beta=5.0)):
+        logits = torch.cat([middle + apart, middle - apart]).requires_grad_()
+        method(Said(logits), {}, batch).loss.backward()  # type: ignore[arg-type]
+        assert logits.grad is not None
+        drawn.append(logits.grad)
+    ours, labels, theirs = drawn
+    assert (theirs - labels).norm() > 1e-4
+    torch.testing.assert_close(ours - labels, theirs - labels, rtol=1e-2, atol=1e-7)
+
+
+def test_twins_share_nothing_but_the_batch() -> None:
+    student = Twins().student(network, decay_all=True)
+    first, second = (dict(one.named_parameters()) for one in student.networks)
+    assert all(not torch.equal(weight, second[name]) for name, weight in first.items() if "weight" in name)
+    own = [dict(one.named_parameters()) for one in student.branches.networks]
+    assert not {id(weight) for weight in own[0].values()} & {id(weight) for weight in own[1].values()}

@@ -25,6 +25,7 @@ SMALL: dict[str, tuple[str, ...]] = {
     "digits_fine_tuning": ("method.ensemble.members=2",),
     "digits_graft": (),
     "digits_scion": ("old.method.ensemble.members=2", "new.train.epochs=4", "new.train.average=1"),
+    "digits_twins": (),
     "digits_heir": ("old.method.ensemble.members=2", "new.train.epochs=4"),
     "digits_growth": (),
     "digits_growth_samples": ("method.ensemble.members=2",),
@@ -37,6 +38,7 @@ SMALL: dict[str, tuple[str, ...]] = {
 
 TINY: dict[str, tuple[str, ...]] = {
     "ag_news_minilm": ("data.validation=40", "train.batch_size=16"),
+    "ag_news_twins": ("data.validation=40", "data.per_class=null", "train.batch_size=16"),
     "ag_news_transformer": ("data.validation=40", "train.batch_size=16"),
     "cifar100_architectures": ("data.validation=26", "train.batch_size=16", "versions.swin.train.batch_size=16"),
     "cifar100_chain": ("data.validation=26", "train.batch_size=16"),

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from flipguard.checkpoints import load_checkpoint
 from flipguard.releases import Listener, TrainSpec, train
+from flipguard.releases.resolved import resolve
 from flipguard.types import InputError
 
 Make = Callable[..., TrainSpec]
@@ -123,6 +124,28 @@ def test_a_scion_is_branches_that_inherit(small: Make, tmp_path: Path) -> None:
     assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
     free = new(model=model, method={"name": "scion", "strength": 0.0}, references="chain")
     train(chain(small, old(method={"name": "none"}), free), tmp_path / "free")
+
+
+def test_twins_make_a_first_release_without_an_old_one(small: Make, tmp_path: Path) -> None:
+    """As the method of a whole spec; each version is two networks' training, and the second is held to the first."""
+    spec = small(method={"name": "twins", "unity": 3.0})
+    train(spec, tmp_path / "run")
+    first, second = (version.method for version in resolve(spec).versions or [])
+    assert first is not None
+    assert second is not None
+    assert (first.options["strength"], second.options["strength"]) == (0.0, 0.3)
+    assert first.options["unity"] == second.options["unity"] == 3.0
+    alone = small(
+        "new.method.name=twins",
+        "new.method.strength=0.0",
+        "new.method.unity=3.0",
+        method={"name": "twins", "unity": 3.0},
+    )
+    train(alone, tmp_path / "alone")
+    ours, theirs = (load_checkpoint(tmp_path / run / "versions/old/model.safetensors")[0] for run in ("run", "alone"))
+    assert all(torch.equal(value, theirs[name]) for name, value in ours.items()), "the first is the same"
+    ours, theirs = weights(tmp_path / "run"), weights(tmp_path / "alone")
+    assert any(not torch.equal(value, theirs[name]) for name, value in ours.items()), "the second is held to it"
 
 
 def test_an_heir_s_heir_has_what_it_had(small: Make, tmp_path: Path) -> None:

@@ -17,9 +17,10 @@ class Card:
     pass counted as a third of a step; m is the number of members. `references` are the names of those it needs with its
     defaults: `old`, `ensemble`. `fixed` are the options that make this method out of its factory, and cannot be given;
     `defaults` those in which it only starts from other values. With `heritage` its `old` is the ensemble that the
-    version before learned from. `first` are the options with which it makes a first version, that has none before it;
-    without them that is plainly trained. `settings` are the paper's options by data set, where it has several. `departures` are
-    what all objectives have in common (the tests' list of invariances) and this one has not, each with its reason.
+    version before learned from. `first` are the options with which it makes a first version, which has none before it;
+    without them that one is trained in another way. `settings` are the paper's options by data set, where it has
+    several. `departures` are what all objectives have in common (the tests' list of invariances) and this one has not,
+    each with its reason.
     """
 
     name: str
