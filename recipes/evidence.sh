@@ -20,9 +20,11 @@ bench() { # NAME SEED [ROW …]: one call for each seed, so that what was measur
 mkdir -p "$OUT"
 failed=0
 $PYTHON -m pytest -q tests/training/test_cuda.py || failed=1
-# First what is wanted of Table 1: churn under co-distillation, and LatentBE beside plain distillation of the same four members.
+# Twins, which are ahead on AG News: are they on images? Two seeds for looking around, on the validation part.
+for seed in 100 101; do bench cifar100_front $seed twins_1 twins_4 twins_20; done
+# Then what is wanted of Table 1: churn under co-distillation, and LatentBE beside plain distillation of the same four members.
 for seed in 1 2 3; do bench cifar100 $seed codistill_skl codistill_skl_1 codistill_skl_5 kd_4 latent_be latent_be_tdiv_sdiv; done
-# Then a first seed of every later table: one schedule of 16 epochs, so that they share their networks.
+# And a first seed of every later table: one schedule of 16 epochs, so that they share their networks.
 for table in chain untreated growth guides focal architectures losses size latent churn causes; do bench "cifar100_$table" 1; done
 for seed in 1 2 3; do bench cifar100 $seed; done
 bench cifar100_schedule 1
