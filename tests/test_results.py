@@ -96,6 +96,11 @@ FRONTS = {
         "agnews_heirs",
         ("none", "elodi", "patient_5", "dealt_branch", "dealt_branch_30"),
     ),
+    "Twins: two networks side by side, and no ensemble at any time": (
+        "agnews_heirs",
+        ("none", "elodi", "twins_0", "twins_mean", "twins"),
+    ),
+    "Twins on CLINC-150": ("clinc_heirs", ("none", "elodi", "patient_5", "twins_mean", "twins_mean_4")),
     "CLINC-150, on seeds of its own": (
         "clinc_heirs",
         ("none", "elodi", "patient_5", "dealt_branch", "dealt_branch_30"),
@@ -222,6 +227,50 @@ def test_each_chain_in_words_is_that_of_its_table(name: str) -> None:
     assert list(said) == [line[0] for line in made]
     for chain, *cells in made:
         assert said[chain][: len(cells)] == cells
+
+
+def test_twins_in_words_are_their_runs() -> None:
+    rows = {row.name: row.cells for row in read_rows(ROOT / "results" / "bench" / "agnews_heirs")}
+    ours, theirs = rows["twins"], rows["elodi"]
+    text = section("Twins: two networks side by side")
+    less = np.array(
+        [100 * (theirs["error_rate_new"].values[s] - ours["error_rate_new"].values[s]) for s in range(3, 8)]
+    )
+    half = 2.7764 * less.std(ddof=1) / np.sqrt(len(less))
+    assert f"{less.mean():.2f} points less error (95 %: {less.mean() - half:.2f} to {less.mean() + half:.2f}" in text
+    chance = {name: paired_p(ours[name].values, theirs[name].values) or 1.0 for name in ours}
+    assert chance["error_rate_new"] < 0.001
+    mine, elodi = (100 * side["negative_flip_rate"].mean for side in (ours, theirs))
+    relative = "relative_negative_flip_rate"
+    assert f"(NFR {mine:.2f} against {elodi:.2f}; paired p = {chance['negative_flip_rate']:.3f})" in text
+    assert (
+        f"a relative NFR of {100 * ours[relative].mean:.1f} against {100 * theirs[relative].mean:.1f} "
+        f"(p = {chance[relative]:.3f})" in text
+    )
+    churn = [f"{100 * rows[name]['run_churn'].mean:.1f}" for name in ("twins", "elodi", "none")]
+    assert (
+        f"differ in {churn[0]} % of the test set where ELODI's differ in {churn[1]} and single networks' in {churn[2]}"
+        in text
+    )
+    assert f"(NLL {ours['nll_new'].mean:.2f} against {theirs['nll_new'].mean:.2f})" in text
+
+
+TWINS = {"AG News": ("agnews_heirs", "twins"), "CLINC-150": ("clinc_heirs", "twins_mean_4")}
+
+
+def test_the_page_of_twins_says_what_their_runs_do() -> None:
+    page = (ROOT / "docs" / "methods" / "twins.md").read_text()
+    for data, (name, row) in TWINS.items():
+        rows = {found.name: found for found in read_rows(ROOT / "results" / "bench" / name)}
+        ours, elodi, none = (
+            f"{100 * rows[each].cells['error_rate_new'].mean:.2f}, "
+            f"{100 * rows[each].cells['relative_negative_flip_rate'].mean:.1f}"
+            for each in (row, "elodi", "none")
+        )
+        cost, theirs = (f"{rows[each].training_cost:.1f}" for each in (row, "elodi"))
+        line = next(line for line in page.splitlines() if line.startswith(f"| [{data}]"))
+        assert line.endswith(f"| {ours} | {cost} | {elodi} for {theirs} | {none} |")
+        assert f", {len(rows[row].seeds)} " in line
 
 
 HEIR = {"AG News": "agnews_small", "CLINC-150": "clinc_small", "CIFAR-100": "cifar100_front"}
@@ -379,7 +428,7 @@ def test_what_is_still_to_be_run_can_be() -> None:
     ]
     tables = re.search(r"for table in ([\w ]+); do", script)
     assert tables is not None
-    assert {"cifar100", "cifar100_schedule", "clinc"} == {name for name, _ in asked}
+    assert {"cifar100", "cifar100_front", "cifar100_schedule", "clinc"} == {name for name, _ in asked}
     for name, rows in [*asked, *((f"cifar100_{table}", []) for table in tables[1].split())]:
         assert {*rows} <= read_bench(ROOT / "recipes" / "bench" / f"{name}.yaml").rows.keys()
 

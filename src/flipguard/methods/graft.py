@@ -106,7 +106,7 @@ class Twins(Graft):
 
     members: int = 2
     own: float = 1.0
-    unity: float = 20.0
+    unity: float = 4.0
     temperature: float = 1.0
     strength: float = 0.3
 
