@@ -107,6 +107,13 @@ def test_every_branch_can_be_had_as_a_network_of_its_own(plan: dict[str, Any], o
     assert all(list(network.state_dict()) == list(built(plan, 0).state_dict()) for network in networks)
 
 
+def test_networks_that_share_nothing_may_be_of_two_kinds() -> None:
+    kinds = [built(IMAGE, 0), built({"name": "resnet10", "width": 4}, 1)]
+    student, x = BranchedStudent(lambda seed: kinds[seed], 2, own=1.0).eval(), shown(IMAGE)
+    said = student(x).logits
+    assert torch.equal(torch.stack([network.eval()(x) for network in student.networks]), said)
+
+
 def test_a_copy_and_a_saved_state_are_whole() -> None:
     student = BranchedStudent(lambda seed: built(IMAGE, seed), 3).eval()
     x = shown(IMAGE)

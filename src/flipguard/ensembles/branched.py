@@ -34,6 +34,10 @@ class Branches(nn.Module):
                 parent, _, last = name.rpartition(".")
                 setattr(network.get_submodule(parent), last, Recalled(self._trunk[place], self._said, place))
 
+    @property
+    def share_nothing(self) -> bool:
+        return not self._names
+
     def forward(self, x: Any) -> Tensor:
         return torch.stack(self.each(lambda network: network(x)))
 
@@ -110,6 +114,8 @@ class BranchedStudent(nn.Module):
     def networks(self) -> list[nn.Module]:
         """The branches as whole networks: the first, and copies of it in which the others' own parts stand."""
         first, *others = self.branches.networks
+        if self.branches.share_nothing:
+            return [first, *(copy.deepcopy(other) for other in others)]
         copies = [copy.deepcopy(first) for _ in others]
         for whole, other in zip(copies, others, strict=True):
             whole.load_state_dict(first.state_dict() | other.state_dict())

@@ -154,7 +154,10 @@ def _trained(spec: TrainSpec, place: str, version: VersionPlan, index: int) -> V
     method = settled(plan, train, method_place)
     needed = needs_of(method, train, method_place)
     if index == 0 and _wants_old(method, version, train, method_place):
-        raise InputError(f"{place} is the first version, and {method.name} needs an old one: give it another method.")
+        alone = "".join(f", or {name}: {value}" for name, value in card_of(method).first.items())
+        raise InputError(
+            f"{place} is the first version, and {method.name} needs an old one: give it another method{alone}."
+        )
     if "ensemble" in needed:
         ensemble = _ensemble(plan, version, train, method_place)
         if _one_teacher_each(card_of(method)):
