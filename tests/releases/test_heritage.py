@@ -144,7 +144,7 @@ def test_twins_make_a_first_release_without_an_old_one(small: Make, tmp_path: Pa
     train(alone, tmp_path / "alone")
     ours, theirs = (load_checkpoint(tmp_path / run / "versions/old/model.safetensors")[0] for run in ("run", "alone"))
     assert all(torch.equal(value, theirs[name]) for name, value in ours.items()), "the first is the same"
-    with pytest.raises(InputError, match="old is the first version, and twins needs an old one.* or strength: 0.0"):
+    with pytest.raises(InputError, match=r"old is the first version, and twins needs an old one.* or strength: 0\.0"):
         resolve(small("old.method.name=twins"))
     ours, theirs = weights(tmp_path / "run"), weights(tmp_path / "alone")
     assert any(not torch.equal(value, theirs[name]) for name, value in ours.items()), "the second is held to it"
