@@ -107,6 +107,29 @@ def test_every_branch_can_be_had_as_a_network_of_its_own(plan: dict[str, Any], o
     assert all(list(network.state_dict()) == list(built(plan, 0).state_dict()) for network in networks)
 
 
+class _Scaled(nn.Module):
+    """A parameter that stands beside the blocks, at the top."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.scale = nn.Parameter(torch.randn(1))
+        self.blocks = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scale * self.blocks(x)
+
+
+@pytest.mark.parametrize("own", [0.5, 1.0])
+def test_what_stands_beside_the_trunk_is_shared_only_where_there_is_one(own: float) -> None:
+    student, x = BranchedStudent(_Scaled, 2, own=own), torch.ones(2, 3)
+    scales = {id(network.scale) for network in student.branches.networks}
+    assert len(scales) == (2 if own == 1 else 1)
+    assert len([name for name, _ in student.named_parameters() if name.endswith("scale")]) == len(scales)
+    if own == 1:
+        assert torch.equal(student(x).logits, torch.stack([_Scaled(0)(x), _Scaled(1)(x)]))
+
+
 def test_networks_that_share_nothing_may_be_of_two_kinds() -> None:
     kinds = [built(IMAGE, 0), built({"name": "resnet10", "width": 4}, 1)]
     student, x = BranchedStudent(lambda seed: kinds[seed], 2, own=1.0).eval(), shown(IMAGE)
