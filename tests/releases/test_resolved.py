@@ -9,7 +9,8 @@ from flipguard.ensembles.perturbations import Perturbation
 from flipguard.methods import METHODS
 from flipguard.releases import TrainSpec, resolve
 from flipguard.releases.plan import TrainPlan
-from flipguard.releases.resolved import as_dict, build
+from flipguard.releases.resolved import as_dict
+from flipguard.releases.settled import build
 from flipguard.releases.yaml_text import as_yaml, parse_yaml
 from flipguard.spec import parse_training_spec
 from flipguard.training import Recipe

@@ -13,7 +13,8 @@ from flipguard.data import Augmentation, DataSet, class_places, subset
 from flipguard.methods import WeightInterpolation
 from flipguard.methods.latent_be import OneToOne
 from flipguard.releases import material
-from flipguard.releases.resolved import build, card_of, laid_over, recipe_of, settled
+from flipguard.releases.resolved import laid_over, recipe_of
+from flipguard.releases.settled import build, card_of, settled
 from flipguard.training.network import described, described_data
 from flipguard.training.views import check_views
 from flipguard.types import InputError

@@ -14,7 +14,8 @@ from flipguard.releases.objective import release_of, trained
 from flipguard.releases.recorded import Recorded
 from flipguard.releases.references import Task, ancestors, members
 from flipguard.releases.release import Release
-from flipguard.releases.resolved import build, starts_from_old
+from flipguard.releases.resolved import starts_from_old
+from flipguard.releases.settled import build
 from flipguard.training import ModelSpec
 from flipguard.types import InputError
 

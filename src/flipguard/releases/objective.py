@@ -10,7 +10,8 @@ from flipguard.releases.folder import STATE
 from flipguard.releases.provenance import facts_of
 from flipguard.releases.references import Task, references_of
 from flipguard.releases.release import Release
-from flipguard.releases.resolved import build, recipe_of
+from flipguard.releases.resolved import recipe_of
+from flipguard.releases.settled import build
 from flipguard.releases.watcher import Watcher
 from flipguard.training import ModelSpec, train_network
 from flipguard.training.engines import for_one

@@ -14,7 +14,7 @@ from flipguard.releases.averaged import check_averaged
 from flipguard.releases.recorded import Recorded
 from flipguard.releases.references import Task, references_of
 from flipguard.releases.release import Release
-from flipguard.releases.resolved import build, card_of
+from flipguard.releases.settled import build, card_of
 from flipguard.training import ModelSpec
 from flipguard.training.distributed import Team, is_sharded
 from flipguard.training.distributed import place as team_place

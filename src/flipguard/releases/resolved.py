@@ -1,15 +1,12 @@
 """A spec with nothing left open: every version with its model, method, data, training and seeds written out."""
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass
-from typing import Any, get_args, get_type_hints
-
-from pydantic import TypeAdapter, ValidationError
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
 
 from flipguard._nearest import nearest
 from flipguard.data import DATA, data_options
-from flipguard.methods import METHODS, Card
 from flipguard.releases.plan import (
     DataChanges,
     DataPlan,
@@ -20,6 +17,7 @@ from flipguard.releases.plan import (
     TrainSpec,
     VersionPlan,
 )
+from flipguard.releases.settled import card_of, needs_of, one_teacher_each, settled
 from flipguard.training import Recipe
 from flipguard.types import InputError
 
@@ -160,7 +158,7 @@ def _trained(spec: TrainSpec, place: str, version: VersionPlan, index: int) -> V
         )
     if "ensemble" in needed:
         ensemble = _ensemble(plan, version, train, method_place)
-        if _one_teacher_each(card_of(method)):
+        if one_teacher_each(card_of(method)):
             ensemble = ensemble.model_copy(update={"members": method.options["members"]})
         method = method.model_copy(update={"ensemble": ensemble})
     elif plan.ensemble is not None:
@@ -226,27 +224,6 @@ def check_data(plan: DataPlan, place: str) -> None:
             raise InputError(f"{place} has no key '{option}'{nearest(option, [*options, *DataPlan.model_fields])}")
 
 
-def card_of(method: MethodPlan, place: str = "method") -> Card:
-    """The method's card."""
-    if method.name not in METHODS:
-        raise InputError(f"{place}.name: there is no method '{method.name}'{nearest(method.name, METHODS)}")
-    return METHODS[method.name]
-
-
-def build(method: MethodPlan, place: str = "method") -> Any:
-    """The method itself, from its plan."""
-    try:
-        return card_of(method, place).build(**method.options)
-    except InputError as error:
-        raise InputError(f"{place}: {error}") from error
-
-
-def needs_of(method: MethodPlan, train: TrainPlan, place: str) -> tuple[str, ...]:
-    """The references that the method needs with its options."""
-    card = card_of(method, place)
-    return tuple(getattr(build(settled(method, train, place), place), "needs", card.references))
-
-
 def starts_from_old(method: MethodPlan, version: VersionPlan) -> bool:
     """Networks whose weights are averaged share a start: the old one's weights, unless the model names another."""
     assert version.model is not None
@@ -255,73 +232,6 @@ def starts_from_old(method: MethodPlan, version: VersionPlan) -> bool:
 
 def _wants_old(method: MethodPlan, version: VersionPlan, train: TrainPlan, place: str) -> bool:
     return "old" in needs_of(method, train, place) or starts_from_old(method, version)
-
-
-def settled(plan: MethodPlan, train: TrainPlan, place: str) -> MethodPlan:
-    """With every option of the method's card written out."""
-    card = card_of(plan, place)
-    known = card.parameters()
-    options = plan.options
-    for name, value in options.items():
-        if name not in known:
-            raise InputError(f"{place} has no key '{name}'{nearest(name, [*known, *MethodPlan.model_fields])}")
-        _check_option(card, name, value, known[name], f"{place}.{name}")
-    if train.label_smoothing is not None and "label_smoothing" not in options:
-        if "label_smoothing" in known:
-            options["label_smoothing"] = train.label_smoothing
-        elif card.kind == "objective":
-            raise InputError(f"train.label_smoothing: the method {plan.name} has no label smoothing.")
-    teachers = plan.ensemble.members if plan.ensemble and "members" in plan.ensemble.model_fields_set else None
-    if _one_teacher_each(card) and teachers is not None and options.setdefault("members", teachers) != teachers:
-        raise InputError(
-            f"{place}.members is {options['members']} and {place}.ensemble.members {teachers}: each member learns from "
-            "a teacher of its own, so give one of them."
-        )
-    combination = plan.ensemble.combination if plan.ensemble is not None else None
-    if combination == "probabilities" and "combination" not in known:
-        raise InputError(f"{place}.ensemble.combination: {plan.name} looks at each member, and does not combine them.")
-    if combination is not None and "combination" in known and "combination" not in options:
-        options["combination"] = combination
-    return MethodPlan.model_validate({"name": plan.name, **_filled(known, options)}, strict=True)
-
-
-def _one_teacher_each(card: Card) -> bool:
-    return "ensemble" in card.references and "members" in card.parameters()
-
-
-def _filled(known: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: _filled(value, options[name])
-        if isinstance(value, dict) and isinstance(options.get(name), dict)
-        else options.get(name, value)
-        for name, value in known.items()
-    }
-
-
-def _check_option(card: Card, name: str, value: Any, default: Any, place: str) -> None:
-    """The option's type as the method's dataclass has it: a text is no number, also when it looks like one."""
-    group = getattr(card.factory(), name, None)
-    if is_dataclass(group) and isinstance(value, dict):
-        for inner, given in value.items():
-            if inner not in default:
-                raise InputError(f"{place} has no key '{inner}'{nearest(inner, default)}")
-            _check_type(type(group), inner, given, f"{place}.{inner}")
-    elif is_dataclass(group):
-        raise InputError(f"{place} must be a mapping, it is {value!r}.")
-    else:
-        _check_type(card.factory, name, value, place)
-
-
-def _check_type(owner: Any, name: str, value: Any, place: str) -> None:
-    hint = get_type_hints(owner).get(name, Any)
-    if isinstance(value, str | dict) and any(is_dataclass(kind) for kind in get_args(hint)):
-        # A perturbation by its kind or its options: the method itself makes one of it, or says what is wrong.
-        return
-    try:
-        TypeAdapter(hint).validate_python(value, strict=True)
-    except ValidationError as error:
-        message = str(error.errors()[0]["msg"]).replace("Input should be ", "")
-        raise InputError(f"{place} must be {message}, it is {value!r}.") from error
 
 
 def _ensemble(method: MethodPlan, version: VersionPlan, train: TrainPlan, place: str) -> EnsemblePlan:

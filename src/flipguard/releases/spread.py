@@ -14,8 +14,9 @@ from flipguard.releases.pieces import name_of, train_one_member, train_run
 from flipguard.releases.plan import ResourcesPlan, TrainPlan, TrainSpec, VersionPlan
 from flipguard.releases.references import ensembles_of
 from flipguard.releases.repair import repairable
-from flipguard.releases.resolved import as_dict, card_of, data_of, inherited_from
+from flipguard.releases.resolved import as_dict, data_of, inherited_from
 from flipguard.releases.run import Job, runs_of
+from flipguard.releases.settled import card_of
 from flipguard.releases.yaml_text import as_yaml
 from flipguard.training.kept import put_folder
 from flipguard.training.members import MEMBER, clear_damaged_member, member_homes

@@ -9,7 +9,7 @@ from flipguard.releases.objective import objective
 from flipguard.releases.provenance import facts_of
 from flipguard.releases.references import Task, members
 from flipguard.releases.release import Release
-from flipguard.releases.resolved import build, card_of
+from flipguard.releases.settled import build, card_of
 
 
 def make_version(task: Task) -> Release:
