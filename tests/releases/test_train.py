@@ -415,6 +415,25 @@ def test_predictions_of_other_samples_are_refused(tmp_path: Path, small: Make) -
         train(small(old={"predictions": str(tmp_path / "x.parquet")}), tmp_path / "a")
 
 
+def _one_start(finished: Path, method: str) -> list[str]:
+    return [f"method.name={method}", f"new.model.init={finished / 'versions/new/model.safetensors'}", "train.epochs=1"]
+
+
+@pytest.mark.parametrize("method", ["codistill_skl", "codistill_ce", "graft", "twins"])
+def test_networks_that_learn_from_each_other_need_starts_that_differ(
+    method: str, finished: Path, tmp_path: Path, small: Make
+) -> None:
+    with pytest.raises(InputError, match=r"version new: .* start from the same weights and would stay equal"):
+        train(small(*_one_start(finished, method)), tmp_path / "a")
+
+
+def test_dropout_takes_networks_of_one_start_apart(finished: Path, tmp_path: Path, small: Make) -> None:
+    spec = small(*_one_start(finished, "codistill_skl"), "new.model.dropout=0.2")
+    train(spec, tmp_path / "a")
+    logged = (tmp_path / "a/versions/new/metrics.jsonl").read_text().splitlines()
+    assert json.loads(logged[-1])["terms"]["disagreement"] > 0
+
+
 @pytest.mark.parametrize("source", ["", "versions/old"])
 def test_a_version_cannot_come_from_its_own_run(source: str, finished: Path, small: Make) -> None:
     with pytest.raises(InputError, match="lies in this run's own folder"):

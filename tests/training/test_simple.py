@@ -1,5 +1,6 @@
 """The user's own network and DataLoader, in a few lines."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -112,7 +113,7 @@ def test_a_method_that_makes_another_network_leaves_the_given_one_alone(data: Da
 
 
 def test_peers(data: DataSet) -> None:
-    """Both are trained, the first is returned, and too few or the same twice are refused."""
+    """Both are trained, the first is returned, and too few are refused, as are the same twice and a copy."""
     torch.manual_seed(0)
     network, peer = Own(8), Own(8)
     before = weights(network).clone(), weights(peer).clone()
@@ -121,8 +122,9 @@ def test_peers(data: DataSet) -> None:
     assert not torch.equal(weights(peer), before[1])
     with pytest.raises(InputError, match=r"more networks than the 1 given: pass peers="):
         flipguard.fit(network, loader(data), method="codistill_skl", epochs=1)
-    with pytest.raises(InputError, match="must be different networks"):
-        flipguard.fit(network, loader(data), method="codistill_skl", peers=[network], epochs=1)
+    for same in (network, copy.deepcopy(network)):
+        with pytest.raises(InputError, match="each with start weights of its own"):
+            flipguard.fit(network, loader(data), method="codistill_skl", peers=[same], epochs=1)
 
 
 def weights(model: nn.Module) -> Tensor:

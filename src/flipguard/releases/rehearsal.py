@@ -7,7 +7,15 @@ import torch
 from torch import nn
 
 from flipguard.data import Batches, DataSet
-from flipguard.ensembles import CachedReference, NetworkReference, SingleStudent, deal, extract_logits
+from flipguard.ensembles import (
+    BranchedStudent,
+    CachedReference,
+    JointStudent,
+    NetworkReference,
+    SingleStudent,
+    deal,
+    extract_logits,
+)
 from flipguard.models import SplitClassifier, check_split
 from flipguard.releases import material
 from flipguard.releases.averaged import check_averaged
@@ -158,6 +166,8 @@ def _one_step(task: Task, model: ModelSpec, method: Any) -> None:
         return
     made = getattr(method, "student", None)
     student = SingleStudent(build_member(0)) if made is None else made(build_member, decay_all=True)
+    if isinstance(student, JointStudent | BranchedStudent):
+        _check_apart(student, batch)
     references: dict[str, Any] = {need: _stand_in(task, need) for need in getattr(method, "needs", ())}
     train = task.version.train
     if train is not None and train.views:
@@ -173,6 +183,17 @@ def _one_step(task: Task, model: ModelSpec, method: Any) -> None:
         made = method(student, references, batch)
         if again:
             made.loss.backward()
+
+
+@torch.no_grad()
+def _check_apart(student: nn.Module, batch: Batch) -> None:
+    """Networks that learn from each other alone differ by their start, or by dropout: else two cost what one gives."""
+    first, *others = student(batch.x).logits
+    if all(torch.equal(first, other) for other in others):
+        raise InputError(
+            "the networks that are trained together start from the same weights and would stay equal: leave init out, "
+            "or give the model dropout where it is each one's own."
+        )
 
 
 def _check_scales(task: Task, model: ModelSpec, batch: Batch) -> None:

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Mapping, Sequence
+from itertools import combinations
 from typing import Any
 
 import torch
@@ -29,7 +30,7 @@ def objective_of(method: str | Method, options: Mapping[str, Any] | None = None)
 def student_of(method: Method, model: nn.Module, peers: Sequence[nn.Module], *, decay_all: bool) -> nn.Module:
     """What the method trains: the model alone, or beside its peers."""
     networks = [model, *peers]
-    if len({id(network) for network in networks}) < len(networks):
+    if any(_alike(one, other) for one, other in combinations(networks, 2)):
         raise InputError("the model and its peers must be different networks, each with start weights of its own.")
 
     def build(member: int) -> nn.Module:
@@ -43,6 +44,18 @@ def student_of(method: Method, model: nn.Module, peers: Sequence[nn.Module], *, 
     made = getattr(method, "student", None)
     student: nn.Module = SingleStudent(model, decay_all=decay_all) if made is None else made(build, decay_all=decay_all)
     return student
+
+
+def _alike(one: nn.Module, other: nn.Module) -> bool:
+    """Two networks that would stay equal: the same one twice, or copies of each other's weights."""
+    mine, theirs = dict(one.named_parameters()), dict(other.named_parameters())
+    return one is other or (
+        mine.keys() == theirs.keys()
+        and all(
+            weight.shape == theirs[name].shape and torch.equal(weight, theirs[name].to(weight.device))
+            for name, weight in mine.items()
+        )
+    )
 
 
 def references_of(
