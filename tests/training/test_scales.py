@@ -1,5 +1,6 @@
 """Images that grow with the training."""
 
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 import flipguard
 from flipguard.data import DataSet, load_data
@@ -34,21 +36,17 @@ def digits() -> DataSet:
 
 
 @pytest.fixture
-def sides(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The sides of what a network's first convolution meets in training, batch after batch."""
+def sides() -> Iterator[list[int]]:
+    """The sides of what the first convolution of any such network meets, batch after batch."""
     found: list[int] = []
-    real = ModelSpec.build
 
-    def build(self: ModelSpec, classes: int, seed: int) -> nn.Module:
-        network = real(self, classes, seed)
-        if self != MODEL:
-            return network
-        first = next(module for module in network.modules() if isinstance(module, nn.Conv2d))
-        first.register_forward_pre_hook(lambda module, given: found.append(given[0].shape[-1]))
-        return network
+    def meet(module: nn.Module, given: tuple[torch.Tensor, ...]) -> None:
+        if isinstance(module, nn.Conv2d) and (module.in_channels, module.out_channels) == (1, MODEL.options["width"]):
+            found.append(given[0].shape[-1])
 
-    monkeypatch.setattr(ModelSpec, "build", build)
-    return found
+    hook = register_module_forward_pre_hook(meet)
+    yield found
+    hook.remove()
 
 
 def weights(network: nn.Module) -> torch.Tensor:
