@@ -273,6 +273,28 @@ def test_the_page_of_twins_says_what_their_runs_do() -> None:
         assert f", {len(rows[row].seeds)} " in line
 
 
+SHORT = (
+    ("cifar100_front", "scion", "small_branch"),
+    ("agnews_heirs", "twins", "twins"),
+    ("agnews_heirs", "heir", "patient_5"),
+    ("clinc_heirs", "heir", "patient_5"),
+)
+
+
+def test_in_short_is_what_the_runs_say() -> None:
+    lines = [line for line in section("In short").splitlines() if line.startswith("| [")]
+    assert len(lines) == len(SHORT)
+    for line, (name, method, row) in zip(lines, SHORT, strict=True):
+        rows = {found.name: found for found in read_rows(ROOT / "results" / "bench" / name)}
+        none, elodi, ours = (
+            f"{100 * rows[each].cells['error_rate_new'].mean:.2f}, "
+            f"{100 * rows[each].cells['relative_negative_flip_rate'].mean:.1f} for {rows[each].training_cost:.1f}"
+            for each in ("none", "elodi", row)
+        )
+        assert line.endswith(f" | {none.removesuffix(' for 1.0')} | {elodi} | `{method}` {ours} |"), line
+        assert {3: " three ", 5: " five "}[len(rows[row].seeds)] in line
+
+
 HEIR = {"AG News": "agnews_small", "CLINC-150": "clinc_small", "CIFAR-100": "cifar100_front"}
 
 
