@@ -7,7 +7,7 @@ treatment has a row of 32 epochs too. On a GPU the members take turns, then all 
 holds is not trained again, so more treatments can be added to a seed later.
 
 OUT/seed_<S>.json: per treatment the counts of the five outcomes, on validation and on test. `recipes/table.py OUT`
-turns them into results/elodi_cifar100.md.
+turns them into results/elodi_cifar100_long.md.
 """
 
 import argparse
