@@ -214,6 +214,26 @@ def test_each_line_beside_the_papers_is_its_row(name: str) -> None:
         assert said[row.name][:3] == [f"{error:.2f}", f"{flips:.2f}", f"{relative:.1f}"]
 
 
+def test_the_fine_tuned_heir_in_words_is_its_runs() -> None:
+    rows = {row.name: row.cells for row in read_rows(ROOT / "results" / "bench" / "clinc_tuned")}
+    text = section(BESIDE["clinc_tuned"])
+    error, relative, flips = "error_rate_new", "relative_negative_flip_rate", "negative_flip_rate"
+
+    def p(one: str, other: str, cell: str) -> str:
+        return f"{paired_p(rows[one][cell].values, rows[other][cell].values):.2f}"
+
+    def both(row: str) -> str:
+        means = [100 * np.mean([rows[row][cell].values[seed] for seed in (1, 3)]) for cell in (error, relative)]
+        return f"{means[0]:.2f} and {{}}{means[1]:.1f}"
+
+    heir, longer = both("heir").format("a relative NFR of "), both("elodi_long").format("")
+    chance = f"p = {p('heir', 'elodi_long', error)} and {p('heir', 'elodi_long', relative)}: not told apart"
+    assert f"{heir} where `elodi_long` has {longer} (paired {chance})" in text
+    assert f"(p = {p('heir', 'elodi', error)} and {p('heir', 'elodi', flips)} over three seeds)" in text
+    assert f"(NFR 0.77 and 0.90, p = {p('heir', 'paragon', flips)})" in text
+    assert f"(NFR 1.14 against 1.72, paired p = {p('elodi', 'none', flips)})" in text
+
+
 CHAINS = {
     "agnews_chain": "A chain of three models on AG News",
     "agnews_inherit": "How long an inheritance lasts, on AG News",
