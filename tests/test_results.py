@@ -222,14 +222,20 @@ def test_the_fine_tuned_heir_in_words_is_its_runs() -> None:
     def p(one: str, other: str, cell: str) -> str:
         return f"{paired_p(rows[one][cell].values, rows[other][cell].values):.2f}"
 
-    def both(row: str) -> str:
-        means = [100 * np.mean([rows[row][cell].values[seed] for seed in (1, 3)]) for cell in (error, relative)]
-        return f"{means[0]:.2f} and {{}}{means[1]:.1f}"
+    def mean(row: str, cell: str, digits: int = 2) -> str:
+        return f"{100 * rows[row][cell].mean:.{digits}f}"
 
-    heir, longer = both("heir").format("a relative NFR of "), both("elodi_long").format("")
-    chance = f"p = {p('heir', 'elodi_long', error)} and {p('heir', 'elodi_long', relative)}: not told apart"
-    assert f"{heir} where `elodi_long` has {longer} (paired {chance})" in text
-    assert f"(p = {p('heir', 'elodi', error)} and {p('heir', 'elodi', flips)} over three seeds)" in text
+    heir, longer, plain, none, none_long = (
+        (mean(row, error), mean(row, relative, 1)) for row in ("heir", "elodi_long", "elodi", "none", "none_long")
+    )
+    chance = f"p = {p('heir', 'elodi_long', error)} and {p('heir', 'elodi_long', relative)}"
+    assert (
+        f"{heir[0]} and a relative NFR of {heir[1]} where `elodi_long` has {' and '.join(longer)} (paired {chance})"
+        in text
+    )
+    assert f"({none[0]} to {none_long[0]} without a treatment, {plain[0]} to {longer[0]} under ELODI)" in text
+    assert f"(relative NFR {plain[1]} to {longer[1]} under ELODI, {none[1]} and {none_long[1]} without" in text
+    assert f"a third fewer flips (p = {p('heir', 'elodi', error)} and {p('heir', 'elodi', flips)})" in text
     assert f"(NFR 0.77 and 0.90, p = {p('heir', 'paragon', flips)})" in text
     assert f"(NFR 1.14 against 1.72, paired p = {p('elodi', 'none', flips)})" in text
 
