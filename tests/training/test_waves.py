@@ -62,6 +62,12 @@ def test_as_many_as_fit_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     assert card.log[:9] == ["a0", "b0", "c0", "a1", "b1", "c1", "a2", "b2", "c2"]
 
 
+def test_no_more_than_fill_a_card_go_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    card = Card(1000)
+    found = trained(card, [(f"{number}.", 1, True) for number in range(19)], monkeypatch)
+    assert [len(wave) for wave in found] == [8, 8, 3]
+
+
 def test_who_begins_with_small_images_has_room_for_whole_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each takes 6 now and 24 in the end: three of them fit, with something to spare, as three of 24 would."""
     card = Card(100, scales=(0.5, 1.0))

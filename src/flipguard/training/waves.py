@@ -1,4 +1,4 @@
-"""Several runs on one device: as many at a time as its memory holds, an update of each in turn."""
+"""Several runs on one device: as many at a time as keep it busy and its memory holds, an update of each in turn."""
 
 import gc
 import logging
@@ -17,6 +17,9 @@ from flipguard.training.together import Together, group_size
 LOG = logging.getLogger("flipguard.training")
 Task = TypeVar("Task")
 Group = list[tuple[Task, Run]]
+MOST = 8
+"""No more side by side: eight fill a card (results/growth.json: sixteen gain at most 3 %), and each holds memory that
+another process may want."""
 
 
 def in_waves(
@@ -49,7 +52,7 @@ def _side_by_side(
         updates: list[Iterator[None]] = []
         # What the next one takes, and what those that began with small images will still take.
         need = owed = 0
-        while waiting and (not wave or _has_room(device, need + owed)):
+        while waiting and (not wave or (len(wave) + size <= MOST and _has_room(device, need + owed))):
             before = _free(device)
             try:
                 group, steps = begin(waiting, size)
