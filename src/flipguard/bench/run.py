@@ -21,19 +21,18 @@ from flipguard.bench.node import Node, with_parents
 from flipguard.bench.plan import SIDES, BenchSpec
 from flipguard.bench.repair import clear_network, clear_pair
 from flipguard.bench.shop import Shop
-from flipguard.bench.tables import RUNS, Row, read_facts, read_rows, write_predictions, write_runs
+from flipguard.bench.tables import RUNS, Row, other_condition, read_facts, read_rows, write_predictions, write_runs
 from flipguard.bench.work import train_all
 from flipguard.data.corruptions import corrupted
 from flipguard.files import whole_file
 from flipguard.releases import material
-from flipguard.releases.folder import RunFolder, dotted, made, read_json, said, write_json
+from flipguard.releases.folder import RunFolder, made, read_json, write_json
 from flipguard.releases.repair import is_broken, repairable, told
 from flipguard.training.pool import Pool
 from flipguard.types import DamagedFile, InputError, MissingExtra
 
 PARTS = ("test", f"test{OLD_CLASSES}", PART, "validation", f"validation{OLD_CLASSES}")
 TABLE, FRONT, PAIRS = "table.md", "front.svg", "pairs"
-CONDITIONS = ("data", "old", "new", "train")
 Note = Callable[[str], None]
 
 
@@ -202,14 +201,11 @@ class Bench:
             self._check_keys(damage, repair=repair)
             note(told(self.out / RUNS))
             return
-        both = (before, json.loads(json.dumps(facts_of(self.spec))))
-        before, now = (dict(dotted({name: facts.get(name) for name in CONDITIONS})) for facts in both)
-        for key in (*before, *now):
-            if before.get(key) != now.get(key):
-                raise InputError(
-                    f"{self.out} was begun with {key} {said(before.get(key))}, and this bench has "
-                    f"{said(now.get(key))}: use the same, or another --out."
-                )
+        if other := other_condition(before, json.loads(json.dumps(facts_of(self.spec)))):
+            key, there, here = other
+            raise InputError(
+                f"{self.out} was begun with {key} {there}, and this bench has {here}: use the same, or another --out."
+            )
 
     def _check_keys(self, damage: DamagedFile, *, repair: bool) -> None:
         """Where runs.parquet cannot say the conditions, one pair that was measured under them is enough."""

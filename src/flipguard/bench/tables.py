@@ -16,11 +16,14 @@ from scipy import special
 from flipguard.bench.plan import Link
 from flipguard.files import EMPTY_SEAL, seal, seal_holds, whole_file
 from flipguard.predictions.table import SEAL_KEY, rows_of
+from flipguard.releases.folder import dotted, said
 from flipguard.statistics import holm
 from flipguard.statistics.interval import student_quantile
 from flipguard.types import DamagedFile, InputError
 
 RUNS, PREDICTIONS = "runs.parquet", "predictions.parquet"
+CONDITIONS = ("data", "old", "new", "train")
+"""What all figures of a bench have in common."""
 LEVEL = 0.05
 PERCENT = {
     "error_rate_old": "ER old",
@@ -96,7 +99,7 @@ def write_runs(folder: Path, records: Sequence[Mapping[str, Any]], facts: Mappin
 
 def read_facts(folder: Path) -> dict[str, Any]:
     """Title, data, models, training: what runs.parquet says of itself."""
-    metadata = _read(folder, RUNS).schema.metadata or {}
+    metadata = read_table(folder, RUNS).schema.metadata or {}
     try:
         facts: dict[str, Any] = json.loads(metadata[b"bench"])
     except (KeyError, ValueError) as error:
@@ -123,7 +126,17 @@ def _write(path: Path, table: pa.Table) -> None:
             seal(file, at_end=True)
 
 
-def _read(folder: Path, name: str) -> pa.Table:
+def other_condition(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, str, str] | None:
+    """Where two benches' facts were not measured alike: the first setting, and both its values in words."""
+    first, second = (dict(dotted({name: facts.get(name) for name in CONDITIONS})) for facts in (before, now))
+    for key in (*first, *second):
+        if first.get(key) != second.get(key):
+            return key, said(first.get(key)), said(second.get(key))
+    return None
+
+
+def read_table(folder: Path, name: str) -> pa.Table:
+    """One of the two files, whole."""
     path = folder / name
     if not path.exists():
         raise InputError(f"{folder} holds no results of a bench: there is no {name}.")
@@ -136,8 +149,8 @@ def _read(folder: Path, name: str) -> pa.Table:
 
 def read_rows(folder: Path, part: str = "test") -> list[Row]:
     """The rows of a bench from its two files, in the order in which they were written, each compared with the best."""
-    records = [one for one in _read(folder, RUNS).to_pylist() if one["part"] == part]
-    said = _read(folder, PREDICTIONS) if (folder / PREDICTIONS).exists() else None
+    records = [one for one in read_table(folder, RUNS).to_pylist() if one["part"] == part]
+    codes = read_table(folder, PREDICTIONS) if (folder / PREDICTIONS).exists() else None
     names = list(dict.fromkeys(record["row"] for record in records))
     least = min((record["inference_flops"] for record in records), default=1.0)
     found = []
@@ -146,7 +159,7 @@ def read_rows(folder: Path, part: str = "test") -> list[Row]:
         cells = {
             figure: Cell(_by_seed(own, figure)) for figure in (*PERCENT, *PLAIN, *COUNTS) if _is_known(own, figure)
         }
-        apart = _run_churn(said, own) if part == "test" and said is not None else {}
+        apart = _run_churn(codes, own) if part == "test" and codes is not None else {}
         if apart:
             cells["run_churn"] = Cell(apart)
         mean = {
@@ -183,10 +196,10 @@ def _by_seed(records: Sequence[Mapping[str, Any]], figure: str) -> dict[int, flo
     return {seed: float(np.mean([one[figure] for one in records if one["seed"] == seed])) for seed in seeds}
 
 
-def _run_churn(said: pa.Table, records: Sequence[Mapping[str, Any]]) -> dict[int, float]:
+def _run_churn(table: pa.Table, records: Sequence[Mapping[str, Any]]) -> dict[int, float]:
     """How far two runs by different seeds disagree, for each two of them."""
     first = {one["seed"]: f"{one['row']}.{one['seed']}.{one['pair']}.new" for one in reversed(records)}
-    codes = {seed: said[column].to_numpy() for seed, column in first.items() if column in said.column_names}
+    codes = {seed: table[column].to_numpy() for seed, column in first.items() if column in table.column_names}
     return {
         place: float(np.mean(codes[one] != codes[other])) for place, (one, other) in enumerate(combinations(codes, 2))
     }

@@ -23,7 +23,9 @@ EPILOG = """Examples:
 
   flipguard bench cifar100 data.folder=DATA --device cuda --seed 1 --count
 
-  flipguard bench cifar100 --tables --out results/bench/cifar100"""
+  flipguard bench cifar100 --tables --out results/bench/cifar100
+
+  flipguard bench cifar100 --add runs/monday --add runs/tuesday --out results/bench/cifar100"""
 
 
 def bench(
@@ -59,6 +61,14 @@ def bench(
     tables: Annotated[
         bool, typer.Option("--tables", help="Only make the tables again, from what the folder holds.")
     ] = False,
+    add: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--add",
+            metavar="FOLDER",
+            help="Only add the rows and seeds that this folder holds, from another machine, to --out; repeatable.",
+        ),
+    ] = None,
     repair: Annotated[
         bool, typer.Option("--repair", help="Check every file of the bench, and make again what is damaged.")
     ] = False,
@@ -81,8 +91,13 @@ def bench(
     folder = Path(out) if out is not None else Path("runs") / "bench" / path.stem
     if tables and changes:
         raise InputError(f"--tables shows what {folder} holds, which {changes[0]} does not change: leave it out.")
-    if repair and (count or tables):
-        raise InputError(f"{'--count' if count else '--tables'} makes no network and no pair again: leave it out.")
+    if add and changes:
+        raise InputError(f"--add takes what was measured, which {changes[0]} does not change: leave it out.")
+    if repair and (count or tables or add):
+        said = "--count" if count else "--tables" if tables else "--add"
+        raise InputError(f"{said} makes no network and no pair again: leave it out.")
+    if add:
+        return _add(read_bench(path, []), folder, [Path(one) for one in add], json, plain=plain)
     if tables:
         room = with_torch("flipguard.bench.run", "a bench", "train")
         _deliver(folder, _tables(room, folder), json, plain=plain)
@@ -117,6 +132,19 @@ def bench(
         complain(f"{STOPPED[stop.number]}. The same command goes on from what {folder} holds.")
         return int(stop.status)
     _deliver(folder, rows, json, plain=plain)
+    return 0
+
+
+def _add(spec: Any, folder: Path, others: list[Path], json: str | None, *, plain: bool) -> int:
+    room = with_torch("flipguard.bench.run", "a bench", "train")
+    if (folder / room.PAIRS).is_dir():
+        raise InputError(
+            f"{folder} is where a bench is under way, whose next call makes runs.parquet anew: add it to another --out."
+        )
+    line = _line(quiet=json == STDOUT)
+    for text in import_module("flipguard.bench.added").add_results(spec, folder, others):
+        _note(line)(text)
+    _deliver(folder, _tables(room, folder), json, plain=plain)
     return 0
 
 
