@@ -193,10 +193,60 @@ def test_the_table_of_churn_is_its_runs(name: str) -> None:
         assert said[row.name][: len(made)] == made
 
 
+def test_the_table_of_one_pair_of_runs_is_its_record() -> None:
+    rows = read_rows(ROOT / "results" / "bench" / "cifar100_churn")
+    said, none = told(section("What makes two runs agree on CIFAR-100")), rows[0].cells["churn"].mean
+    assert list(said) == [row.name for row in rows]
+    for row in rows:
+        churn, error, flips, ece = (
+            row.cells[cell].mean for cell in ("churn", "error_rate_new", "relative_negative_flip_rate", "ece_new")
+        )
+        rates = [f"{100 * error:.2f}", f"{100 * flips:.1f}", f"{100 * ece:.1f}"]
+        assert said[row.name][:5] == [f"{100 * churn:.2f}", f"{churn / none:.2f}", *rates]
+
+
+def test_co_distillation_in_words_is_its_runs() -> None:
+    rows = {row.name: row.cells for row in read_rows(ROOT / "results" / "bench" / "cifar100")}
+    text = section("ELODI's Table 1 on CIFAR-100, so far")
+    none, ours, elodi, weak, strong = (
+        rows[name] for name in ("none", "codistill_skl_1", "elodi", "codistill_skl", "codistill_skl_5")
+    )
+    error, flips, churn = "error_rate_new", "relative_negative_flip_rate", "run_churn"
+    mine, plain, least = (100 * cells[churn].mean for cells in (ours, none, weak))
+    assert f"differ in {mine:.2f} % of the test set, two of `none` in {plain:.2f}: {mine / plain:.2f} times" in text
+    chance = f"{100 * ours[error].mean:.2f}; p = {paired_p(ours[error].values, none[error].values):.3f}"
+    assert f"gains {100 * (none[error].mean - ours[error].mean):.2f} points of error ({chance})" in text
+    assert f"({100 * ours['ece_new'].mean:.1f} against {100 * none['ece_new'].mean:.1f})" in text
+    first, second, third = (cells[flips].mean for cells in (none, ours, elodi))
+    shares = f"({100 * second:.1f}; `none` {100 * first:.1f}, ELODI {100 * third:.1f})"
+    assert (
+        f"{100 * (first - second) / (first - third):.0f} % of ELODI's cut in relative NFR {shares}\n  for 2.0 trainings"
+    ) in text
+    assert f"β = 0.04 it does nothing ({least / plain:.2f} times)" in text
+    more = 100 * (strong[error].mean - none[error].mean)
+    assert f"(relative NFR {100 * strong[flips].mean:.1f}) and has {more:.1f} points more error" in text
+
+
+LATENT = {"cifar100_latent": "Four teachers into one network, on CIFAR-100"}
+
+
+@pytest.mark.parametrize("name", LATENT)
+def test_each_line_of_distilled_ensembles_is_its_row(name: str) -> None:
+    rows, said = read_rows(ROOT / "results" / "bench" / name), told(section(LATENT[name]))
+    assert list(said) == [row.name for row in rows]
+    for row in rows:
+        error, ece, calibrated = (100 * row.cells[cell].mean for cell in ("error_rate_new", "ece_new", "cece_new"))
+        nll, cnll = (row.cells[cell].mean for cell in ("nll_new", "cnll_new"))
+        made = [f"{error:.2f}", f"{nll:.3f}", f"{ece:.2f}", f"{cnll:.3f}", f"{calibrated:.2f}"]
+        assert said[row.name][:6] == [*made, f"{row.training_cost:.1f}"]
+
+
 BESIDE = {
     "agnews_losses": "How an ensemble is distilled, on AG News",
     "agnews_size": "Ensemble size and loss weight on AG News",
     "agnews_guides": "Who guides, on AG News",
+    "cifar100_guides": "Who guides, on CIFAR-100",
+    "cifar100_focal": "Focal distillation's weights on CIFAR-100",
     "agnews_same": "One network trained twice, on AG News",
     "clinc_tuned": "MiniLM fine-tuned on a fifth of CLINC-150",
 }
@@ -243,6 +293,8 @@ def test_the_fine_tuned_heir_in_words_is_its_runs() -> None:
 CHAINS = {
     "agnews_chain": "A chain of three models on AG News",
     "agnews_inherit": "How long an inheritance lasts, on AG News",
+    "cifar100_chain": "A chain of three models on CIFAR-100",
+    "cifar100_untreated": "A first model that was never treated, on CIFAR-100",
 }
 
 
@@ -487,14 +539,19 @@ def test_what_is_still_to_be_run_can_be() -> None:
     """Each bench that the script asks for is there, and each row is one of its bench."""
     script = (ROOT / "recipes" / "evidence.sh").read_text()
     subprocess.run(["bash", "-n", str(ROOT / "recipes" / "evidence.sh")], check=True)
-    asked = [
-        (name, rows.split()) for name, rows in re.findall(r"\bbench (\w+) (?:\$seed|1)([\w ]*)(?:;|$)", script, re.M)
+    asked = re.findall(r"\bbench \"?(cifar100|clinc)(\w*|_\$table)\"? (?:\$seed|\d)([\w ]*)(?:;|$)", script, re.M)
+    tables = {table for line in re.findall(r"for table in ([\w ]+); do", script) for table in line.split()}
+    wanted = [
+        (f"{data}{name}" if table == "_$table" else f"{data}{table}", rows.split())
+        for data, table, rows in asked
+        for name in ([f"_{each}" for each in tables] if table == "_$table" else [""])
     ]
-    tables = re.search(r"for table in ([\w ]+); do", script)
-    assert tables is not None
-    assert {"cifar100", "cifar100_front", "cifar100_schedule", "clinc"} == {name for name, _ in asked}
-    for name, rows in [*asked, *((f"cifar100_{table}", []) for table in tables[1].split())]:
-        assert {*rows} <= read_bench(ROOT / "recipes" / "bench" / f"{name}.yaml").rows.keys()
+    assert {"cifar100", "cifar100_front", "cifar100_latent", "cifar100_architectures", "clinc"} <= {
+        n for n, _ in wanted
+    }
+    for name, rows in wanted:
+        spec = read_bench(ROOT / "recipes" / "bench" / f"{name}.yaml")
+        assert {*rows} <= spec.every_row.keys(), name
 
 
 def test_loading_in_words_is_its_record() -> None:
