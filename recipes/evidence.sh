@@ -17,13 +17,15 @@ bench() { # NAME SEED [ROW …]: one call for each seed, so that what was measur
   shift 2
   [ ! -e "$OUT/stop" ] || return
   for row in "$@"; do rows+=(--row "$row"); done
-  $PYTHON -m flipguard bench "$name" "data.folder=$DATA" --device cuda --networks "$OUT/networks" --out "$OUT/$name" --seed "$seed" "${rows[@]}" || failed=1
+  $PYTHON -m flipguard bench "$name" "data.folder=$DATA" --device cuda --networks "$OUT/networks" --out "$OUT/$name" --seed "$seed" "${rows[@]}" &
+  echo $! >"$OUT/pid"
+  wait $! || failed=1
 }
 
 rm -f "$OUT/stop"
 failed=0
 if [ "$LIMIT" -gt 0 ]; then
-  (sleep "$LIMIT" && touch "$OUT/stop" && pkill -TERM -f "flipguard bench") &
+  (sleep "$LIMIT" && touch "$OUT/stop" && kill "$(cat "$OUT/pid")") &
   trap 'kill $(jobs -p) 2>/dev/null' EXIT
 fi
 # Tables of the papers that CIFAR-100 has no record of, or a part.
