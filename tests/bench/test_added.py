@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from flipguard.bench.added import add_results
 from flipguard.bench.read import read_bench
@@ -53,39 +53,103 @@ def test_what_is_there_stays(tmp_path: Path) -> None:
     other = tmp_path / "other"
     shutil.copytree(WHOLE, other)
     records = read_table(WHOLE, "runs.parquet").to_pylist()
-    write_runs(other, [{**record, "error_rate_new": 0.5} for record in records], read_facts(WHOLE))
-    notes = add_results(read_bench(SPEC), out, [other])
-    assert f"samples_kd, seed 1, is there already: that of {other} is passed over." in notes
+    write_runs(other, [{**record, "error_rate_new": 0.5, "key": "other"} for record in records], read_facts(WHOLE))
+    notes = add_results(read_bench(SPEC), out, [other, other])
+    said = f"samples_kd, seed 1: {out} counts; that of {other}, of other settings, is passed over."
+    assert notes.count(said) == 2
+    assert f"samples_kd, seed 3: {other} counts; that of {other} is passed over." in notes
     found = {(r["seed"], r["error_rate_new"] == 0.5) for r in read_table(out, "runs.parquet").to_pylist()}
     assert found == {(0, True), (1, False), (2, False), (3, True), (4, True)}
 
 
-def test_other_conditions_and_other_samples_are_refused(tmp_path: Path) -> None:
+def test_who_has_more_parts_of_the_data_takes_the_place_of_who_has_fewer(tmp_path: Path) -> None:
+    """Whole: parts that were measured on other networks would not belong together."""
+    fewer = part(tmp_path / "out", lambda record: record["seed"] == 1 and record["part"] == "test")
+    other = part(tmp_path / "other", lambda record: record["seed"] == 1)
+    table, row = read_table(other, "predictions.parquet"), "samples_kd.1.0.new"
+    turned = {name: table[name].to_numpy() for name in table.column_names[2:]}
+    turned[row] = turned[row][::-1].copy()
+    write_predictions(other, table["id"], table["label"].to_numpy(), turned)
+    (note,) = (n for n in add_results(read_bench(SPEC), fewer, [other]) if n.startswith("samples_kd,"))
+    assert note == f"samples_kd, seed 1: {other} counts, which has more parts; that of {fewer} is passed over."
+    assert {r["part"] for r in read_table(fewer, "runs.parquet").to_pylist()} > {"test", "validation"}
+    assert read_table(fewer, "predictions.parquet")[row].to_pylist() == turned[row].tolist()
+    again = add_results(read_bench(SPEC), fewer, [part(tmp_path / "third", lambda record: record["part"] == "test")])
+    assert f"samples_kd, seed 1: {fewer} counts; that of {tmp_path / 'third'} is passed over." in again
+
+
+def test_other_conditions_samples_and_benches_are_refused(tmp_path: Path) -> None:
     out = part(tmp_path / "out", lambda record: record["seed"] == 1)
     kept = (out / "runs.parquet").read_bytes()
     train = {**read_facts(WHOLE)["train"], "epochs": 77}
     longer = part(tmp_path / "longer", lambda record: record["seed"] == 2, train=train)
-    with pytest.raises(InputError, match=r"longer was measured with train\.epochs 77, and the others with \d+\.$"):
-        add_results(read_bench(SPEC), out, [longer])
     fewer = part(tmp_path / "fewer", lambda record: record["seed"] == 2)
     said = read_table(fewer, "predictions.parquet").slice(1)
     columns = {name: said[name].to_numpy() for name in said.column_names[2:]}
     write_predictions(fewer, said["id"], said["label"].to_numpy(), columns)
-    with pytest.raises(InputError, match="fewer has other test samples than"):
-        add_results(read_bench(SPEC), out, [fewer])
+    bare = part(tmp_path / "bare", lambda record: record["seed"] == 2)
+    (bare / "predictions.parquet").unlink()
+    rows = tmp_path / "rows"
+    shutil.copytree(WHOLE, rows)
+    records = [{**record, "row": "unheard"} for record in read_table(WHOLE, "runs.parquet").to_pylist()]
+    write_runs(rows, records, read_facts(WHOLE))
+    for folder, message in (
+        (longer, r"longer was measured with train\.epochs 77, and this bench has \d+: leave it out\.$"),
+        (fewer, r"fewer has other test samples than .*out, or another order of them: add it to another --out\.$"),
+        (bare, r"bare holds a part of a bench's results alone: there is no predictions\.parquet\.$"),
+        (rows, r"rows has the row 'unheard', which this bench has not: is it another one's\?$"),
+        (tmp_path / "nowhere", r"nowhere holds no results of a bench: there is no runs\.parquet\.$"),
+        (ROOT / "results" / "bench" / "digits", "digits has the row 'none', which this bench has not"),
+        (ROOT / "results" / "bench" / "cifar100", "cifar100 was measured with data"),
+    ):
+        with pytest.raises(InputError, match=message):
+            add_results(read_bench(SPEC), out, [folder])
     assert (out / "runs.parquet").read_bytes() == kept
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(one) for one in arguments], prog_name="flipguard")
 
 
 def test_the_command_adds_and_refuses_where_a_bench_is_under_way(tmp_path: Path) -> None:
     one = part(tmp_path / "one", lambda record: record["seed"] == 1)
     other = part(tmp_path / "other", lambda record: record["seed"] == 2)
     out = tmp_path / "out"
-    command = ["bench", str(SPEC), "--add", str(one), "--add", str(other), "--out", str(out)]
-    done = CliRunner().invoke(app, command, prog_name="flipguard")
+    command = ["bench", SPEC, "--add", one, "--add", other, "--out", out]
+    done = run(*command)
     assert done.exit_code == 0, done.output
-    assert "2 seeds, mean ± std." in done.output
+    assert "2 seeds, mean ± std." in done.stdout
+    trained = run("bench", SPEC, "--out", out, "--device", "cpu")
+    assert trained.exit_code == 2
+    assert "out holds results and no pairs/ that they come from, and this would write over them" in trained.stderr
     (out / "pairs").mkdir()
-    for more, reason in (([], "is where a bench is under way"), (["train.epochs=3"], "does not change: leave it out")):
-        refused = CliRunner().invoke(app, [*command[:2], *more, *command[2:]], prog_name="flipguard")
-        assert refused.exit_code == 2
-        assert reason in refused.output
+    refused = run(*command)
+    assert refused.exit_code == 2
+    assert "is where a bench is under way" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        ["--row", "samples_kd"],
+        ["--seed", "1"],
+        ["--count"],
+        ["--tables"],
+        ["--repair"],
+        ["--networks", "there"],
+        ["--processes", "2"],
+        ["--on", "ray"],
+        ["train.epochs=3"],
+    ],
+)
+def test_what_has_no_meaning_beside_it_is_refused(option: list[str], tmp_path: Path) -> None:
+    refused = run("bench", SPEC, *option, "--add", WHOLE, "--out", tmp_path / "out")
+    assert refused.exit_code == 2
+    assert f"--add only takes what was measured, all of it: leave {option[0]} out." in refused.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_name_of_the_bench_is_needed(tmp_path: Path) -> None:
+    refused = run("bench", "--add", WHOLE, "--out", tmp_path / "out")
+    assert refused.exit_code == 2
+    assert "--add needs the name of the bench" in refused.stderr

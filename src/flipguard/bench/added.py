@@ -1,11 +1,10 @@
 """What several machines measured of one bench, in one folder of results."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from flipguard.bench.plan import BenchSpec
 from flipguard.bench.tables import (
@@ -25,62 +24,68 @@ Cell = tuple[str, int]
 
 
 def add_results(spec: BenchSpec, folder: Path, others: Sequence[Path]) -> list[str]:
-    """Rows and seeds of other folders into `folder`, in the spec's order; returns a note for each that was passed over.
+    """Rows and seeds of other folders into `folder`, in the spec's order; returns a note for each that two have.
 
-    What is there stays: of a row and seed that two folders have, the first one's counts.
+    What is there stays, but for a row and seed of which another folder has more parts of the data: all of it is taken
+    from there, as parts that were measured on different networks would not belong together.
     """
-    records: dict[Cell, list[dict[str, Any]]] = {}
-    columns: dict[str, Any] = {}
-    facts: dict[str, Any] | None = None
-    samples: pa.Table | None = None
-    notes: list[str] = []
-    for source in ([folder] if (folder / RUNS).exists() else []) + list(others):
-        own = read_facts(source)
-        if facts is not None and (other := other_condition(facts, own)):
-            key, there, here = other
-            raise InputError(f"{source} was measured with {key} {here}, and the others with {there}.")
-        facts = facts or own
-        said = read_table(source, PREDICTIONS)
-        samples = _same_samples(samples, said.select(list(KEYS)), folder, source)
-        found: dict[Cell, list[dict[str, Any]]] = {}
-        for record in read_table(source, RUNS).to_pylist():
-            found.setdefault((record["row"], record["seed"]), []).append(record)
-        for cell, those in found.items():
-            if cell in records:
-                notes.append(f"{cell[0]}, seed {cell[1]}, is there already: that of {source} is passed over.")
+    sources = ([folder] if (folder / RUNS).exists() else []) + list(others)
+    for source in sources:
+        _check(spec, source)
+    tables = {source: read_table(source, PREDICTIONS) for source in sources}
+    samples = tables[sources[0]].select(list(KEYS))
+    for source in sources[1:]:
+        if not all(np.array_equal(samples[key].to_numpy(), tables[source][key].to_numpy()) for key in KEYS):
+            raise InputError(
+                f"{source} has other test samples than {sources[0]}, or another order of them: add it to another --out."
+            )
+    found: dict[Cell, tuple[Path, list[dict[str, Any]]]] = {}
+    notes = []
+    for source in sources:
+        for cell, records in _cells(source).items():
+            if cell not in found:
+                found[cell] = source, records
                 continue
-            records[cell] = those
-            mine = (f"{cell[0]}.{cell[1]}.{pair}." for pair in {record["pair"] for record in those})
-            columns |= {name: said[name] for start in mine for name in said.column_names if name.startswith(start)}
-    if facts is None or samples is None:
-        raise InputError("nothing to add: name the folders that hold a bench's results.")
-    order = _in_order(records, spec)
+            first, there = found[cell]
+            more = {record["part"] for record in records} > {record["part"] for record in there}
+            if more:
+                found[cell] = source, records
+            kept, left = (source, first) if more else (first, source)
+            other = "" if {r["key"] for r in records} == {r["key"] for r in there} else ", of other settings,"
+            notes.append(
+                f"{cell[0]}, seed {cell[1]}: {kept} counts{', which has more parts' if more else ''}; that of {left}"
+                f"{other} is passed over."
+            )
+    order = sorted(found, key=lambda cell: (list(spec.every_row).index(cell[0]), _place(spec, cell[1])))
     folder.mkdir(parents=True, exist_ok=True)
-    write_runs(folder, [record for cell in order for record in records[cell]], facts)
-    named = [name for row, seed in order for name in columns if name.rsplit(".", 3)[:2] == [row, str(seed)]]
-    arrays = {name: columns[name].to_numpy() for name in named}
-    write_predictions(folder, samples["id"], samples["label"].to_numpy(), arrays)
+    write_runs(folder, [record for cell in order for record in found[cell][1]], read_facts(sources[0]))
+    columns = {
+        name: tables[found[cell][0]][name].to_numpy()
+        for cell in order
+        for name in tables[found[cell][0]].column_names
+        if name.rsplit(".", 3)[:2] == [cell[0], str(cell[1])]
+    }
+    write_predictions(folder, samples["id"], samples["label"].to_numpy(), columns)
     return notes
 
 
-def _same_samples(before: pa.Table | None, now: pa.Table, folder: Path, source: Path) -> pa.Table:
-    if before is None:
-        return now
-    for key in KEYS:
-        if not np.array_equal(before[key].to_numpy(), now[key].to_numpy()):
-            raise InputError(f"{source} has other test samples than {folder}, or another order of them.")
-    return before
+def _check(spec: BenchSpec, source: Path) -> None:
+    """Refuses what was measured under other conditions than the spec's, or is of another bench."""
+    if other := other_condition(read_facts(source), spec.facts):
+        key, there, here = other
+        raise InputError(f"{source} was measured with {key} {there}, and this bench has {here}: leave it out.")
+    rows = dict.fromkeys(read_table(source, RUNS)["row"].to_pylist())
+    if unknown := [row for row in rows if row not in spec.every_row]:
+        raise InputError(f"{source} has the row '{unknown[0]}', which this bench has not: is it another one's?")
 
 
-def _in_order(records: Mapping[Cell, Any], spec: BenchSpec) -> list[Cell]:
-    """As one call of the bench would have written them; what the spec no longer has comes last."""
-    rows, seeds = list(spec.every_row), list(spec.seeds)
+def _cells(source: Path) -> dict[Cell, list[dict[str, Any]]]:
+    found: dict[Cell, list[dict[str, Any]]] = {}
+    for record in read_table(source, RUNS).to_pylist():
+        found.setdefault((record["row"], record["seed"]), []).append(record)
+    return found
 
-    def place(cell: Cell) -> tuple[int, int]:
-        row, seed = cell
-        return (
-            rows.index(row) if row in rows else len(rows),
-            seeds.index(seed) if seed in seeds else len(seeds),
-        )
 
-    return sorted(records, key=place)
+def _place(spec: BenchSpec, seed: int) -> int:
+    """Seeds that the spec no longer has come last."""
+    return spec.seeds.index(seed) if seed in spec.seeds else len(spec.seeds)

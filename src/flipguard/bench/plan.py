@@ -1,5 +1,6 @@
 """A bench as types: which networks are trained, what each is held to, and which pairs of them make a row. No torch."""
 
+import json
 import re
 from itertools import combinations
 from typing import Annotated, Any, Literal, NamedTuple, cast
@@ -124,6 +125,14 @@ class BenchSpec(Strict):
     corruptions: Annotated[
         CorruptionsPlan | None, Field(description="the models are also compared on corrupted test images")
     ] = None
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What a table says of its bench, as JSON has it."""
+        shown = self.model_dump(mode="json", exclude_unset=True, include={"title", "data", "old", "new", "train"})
+        shown["data"].pop("folder", None)
+        found: dict[str, Any] = json.loads(json.dumps(shown))
+        return found
 
     @property
     def every_row(self) -> dict[str, RowPlan]:

@@ -1,6 +1,5 @@
 """A bench from its spec to its tables. What is there is not made again."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -150,6 +149,8 @@ class Bench:
             raise InputError(f"{self.kept}: networks are kept at an address by machines of a cluster, as with --on.")
         with RunFolder(self.out).held(), repairable(self.out, self._networks):
             self._check_conditions(note, repair=repair)
+            if not repair:
+                self._check_sources()
             nodes, pairs = self._clear_damage(note) if repair else ([], [])
             missing = list({pair.column: pair for pair in (*self._missing(), *pairs)}.values())
             if self.kept is not None:
@@ -201,10 +202,18 @@ class Bench:
             self._check_keys(damage, repair=repair)
             note(told(self.out / RUNS))
             return
-        if other := other_condition(before, json.loads(json.dumps(facts_of(self.spec)))):
+        if other := other_condition(before, self.spec.facts):
             key, there, here = other
             raise InputError(
                 f"{self.out} was begun with {key} {there}, and this bench has {here}: use the same, or another --out."
+            )
+
+    def _check_sources(self) -> None:
+        """Results are gathered from pairs; those that have none, as `--add` leaves them, would be written over."""
+        if (self.out / RUNS).exists() and not (self.out / PAIRS).is_dir():
+            raise InputError(
+                f"{self.out} holds results and no {PAIRS}/ that they come from, and this would write over them: use "
+                "another --out, and --add to put both together."
             )
 
     def _check_keys(self, damage: DamagedFile, *, repair: bool) -> None:
@@ -312,7 +321,7 @@ class Bench:
             records += [{**record, **place} for record in read_json(self._record(pair))["records"]]
             said_by = read_arrays(path, SIDES)
             columns |= {f"{pair.column}.{side}": said_by[side] for side in SIDES}
-        write_runs(self.out, records, facts_of(self.spec))
+        write_runs(self.out, records, self.spec.facts)
         test = self.graph.data.part("test")
         write_predictions(self.out, test.ids, test.y.cpu().numpy(), columns)
 
@@ -320,13 +329,6 @@ class Bench:
 def _tell(damaged: list[Path], note: Note) -> None:
     for path in damaged:
         note(told(path))
-
-
-def facts_of(spec: BenchSpec) -> dict[str, Any]:
-    """What a table says of its bench."""
-    shown = spec.model_dump(mode="json", exclude_unset=True, include={"title", "data", "old", "new", "train"})
-    shown["data"].pop("folder", None)
-    return shown
 
 
 def write_tables(folder: Path) -> list[Row]:

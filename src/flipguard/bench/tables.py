@@ -139,7 +139,8 @@ def read_table(folder: Path, name: str) -> pa.Table:
     """One of the two files, whole."""
     path = folder / name
     if not path.exists():
-        raise InputError(f"{folder} holds no results of a bench: there is no {name}.")
+        what = "no results of a bench" if name == RUNS else "a part of a bench's results alone"
+        raise InputError(f"{folder} holds {what}: there is no {name}.")
     with rows_of(path):
         with path.open("rb") as file:
             if not seal_holds(file, at_end=True):

@@ -85,18 +85,21 @@ def bench(
     from flipguard.bench.read import bench_file, bench_names, read_bench
 
     if name is None:
+        if add:
+            raise InputError("--add needs the name of the bench: its spec says in which order rows and seeds come.")
         return _list(bench_names())
     check_outputs({"--json": json}, [])
     path = bench_file(name)
     folder = Path(out) if out is not None else Path("runs") / "bench" / path.stem
     if tables and changes:
         raise InputError(f"--tables shows what {folder} holds, which {changes[0]} does not change: leave it out.")
-    if add and changes:
-        raise InputError(f"--add takes what was measured, which {changes[0]} does not change: leave it out.")
-    if repair and (count or tables or add):
-        said = "--count" if count else "--tables" if tables else "--add"
-        raise InputError(f"{said} makes no network and no pair again: leave it out.")
+    if repair and (count or tables):
+        raise InputError(f"{'--count' if count else '--tables'} makes no network and no pair again: leave it out.")
     if add:
+        beside = {"--row": row, "--seed": seed, "--networks": networks, "--processes": processes, "--on": on}
+        beside |= {"--count": count, "--tables": tables, "--repair": repair, (changes or [""])[0]: changes}
+        if others := [option for option, value in beside.items() if value]:
+            raise InputError(f"--add only takes what was measured, all of it: leave {others[0]} out.")
         return _add(read_bench(path, []), folder, [Path(one) for one in add], json, plain=plain)
     if tables:
         room = with_torch("flipguard.bench.run", "a bench", "train")
@@ -141,10 +144,12 @@ def _add(spec: Any, folder: Path, others: list[Path], json: str | None, *, plain
         raise InputError(
             f"{folder} is where a bench is under way, whose next call makes runs.parquet anew: add it to another --out."
         )
-    line = _line(quiet=json == STDOUT)
-    for text in import_module("flipguard.bench.added").add_results(spec, folder, others):
-        _note(line)(text)
-    _deliver(folder, _tables(room, folder), json, plain=plain)
+    tell = _note(_line(quiet=json == STDOUT))
+    with import_module("flipguard.releases.folder").RunFolder(folder).held():
+        for text in import_module("flipguard.bench.added").add_results(spec, folder, others):
+            tell(text)
+        rows = _tables(room, folder)
+    _deliver(folder, rows, json, plain=plain)
     return 0
 
 

@@ -301,7 +301,7 @@ def _drop_state(home: Path) -> None:
 
 
 def _on_one_device(plan: MemberPlan, data: DataSet, todo: list[tuple[Seeds, Path]], done: _Progress) -> None:
-    """Members that share a device, in turns or in one step, as many at a time as its memory holds."""
+    """Members that share a device, in turns or in one step, as many at a time as fill it and its memory holds."""
     data = replace(data, train=data.train.to(plan.device))
 
     def begin(one: tuple[Seeds, Path]) -> Run:

@@ -93,7 +93,7 @@ def in_groups(
 ) -> Iterator[tuple[list[tuple[Task, Run]], float]]:
     """Train what the tasks begin, networks of one kind, many in one step; yields as `in_waves` does.
 
-    A group whose step does not fit into memory is halved; pairs go side by side, as many as memory holds. Runs that
+    A group whose step does not fit into memory is halved; pairs go side by side, as `in_waves` has it. Runs that
     were cut off at different places go on in groups by place. Raises CannotCapture where the networks cannot go
     together.
     """
