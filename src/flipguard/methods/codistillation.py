@@ -34,7 +34,7 @@ class CoDistillation:
     β rises linearly over the share `ramp` of training, and α with it; the paper's β_t = min(c·t, β) leaves c open. With
     more than two members, D is the sum over pairs divided by `members` - 1, so that each is held to its peers with the
     same total weight. The default α is Table 5's for CIFAR-100, and the card's `settings` have all of its coefficients,
-    such as "cifar100+entropy". Its β of 0.01 to 0.06 did next to nothing on any data that we tried, and 1 what the
+    such as "cifar100+entropy". Its β of 0.04 did next to nothing on any data that we tried, and SKL with 1 what the
     paper says (results/README.md, "What makes two runs agree"): the default is 1. 5 does harm where classes are many.
     """
 

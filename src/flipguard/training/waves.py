@@ -18,8 +18,8 @@ LOG = logging.getLogger("flipguard.training")
 Task = TypeVar("Task")
 Group = list[tuple[Task, Run]]
 MOST = 8
-"""No more side by side: eight fill a card (results/growth.json: sixteen gain at most 3 %), and each holds memory that
-another process may want."""
+"""No more side by side: eight of ResNet-18 fill an H200 (results/growth.json: sixteen gain at most 3 %), and each holds
+memory that another process may want."""
 
 
 def in_waves(
