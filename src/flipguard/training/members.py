@@ -74,9 +74,9 @@ def fit_members(
     weights do not depend on how many run. On a GPU they are trained by the `engine` that a short measurement finds
     fastest, eight at a time or as many as fit into memory, and those that were cut off by the one that they were begun
     with. Under a launcher each process trains its share of the members by itself, and takes the others from the folder:
-    they are those of one process. `on_member` hears how many are done, out of how many. A kept member whose file is damaged
-    is an error, or with `repair` trained again. `load` says of each member whether it is to be returned, where all are
-    to be trained and only some are needed here.
+    they are those of one process. `on_member` hears how many are done, out of how many. A kept member whose file is
+    damaged is an error, or with `repair` trained again. `load` says of each member whether it is to be returned, where
+    all are to be trained and only some are needed here.
     """
     spread = [Seeds.of(seed) if isinstance(seed, int) else seed for seed in seeds]
     if not spread or len(set(spread)) != len(spread):
