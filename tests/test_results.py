@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from flipguard.bench.read import read_bench
-from flipguard.bench.run import write_tables
 from flipguard.bench.tables import paired_p, read_rows
+from flipguard.bench.written import write_tables
 
 ROOT = Path(__file__).parent.parent
 

@@ -11,8 +11,8 @@ from typer.testing import CliRunner, Result
 
 from flipguard.bench.added import add_results
 from flipguard.bench.read import read_bench
-from flipguard.bench.run import write_tables
 from flipguard.bench.tables import read_facts, read_table, write_predictions, write_runs
+from flipguard.bench.written import write_tables
 from flipguard.cli.app import app
 from flipguard.types import InputError
 

@@ -1,6 +1,7 @@
 """A bench from spec to tables: every network once, nothing twice, and every number from the files."""
 
 import shutil
+import signal
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,13 @@ from flipguard.bench.cost import Costs, Counter
 from flipguard.bench.evaluate import pairs_of
 from flipguard.bench.graph import Graph
 from flipguard.bench.node import with_parents
-from flipguard.bench.run import Bench, Progress, write_tables
+from flipguard.bench.run import Bench, Progress
 from flipguard.bench.tables import paired_p, read_rows
+from flipguard.bench.written import write_tables
 from flipguard.checkpoints import load_checkpoint, save_checkpoint
 from flipguard.metrics import negative_flip_rate, tally
 from flipguard.releases import material
+from flipguard.training.signals import Stopped
 from flipguard.types import InputError
 
 
@@ -45,6 +48,30 @@ def test_nothing_is_trained_again(finished: Path) -> None:
     told: list[Progress] = []
     Bench(parsed(), finished).run(processes=1, on_network=told.append)
     assert told == []
+
+
+def test_a_call_that_is_told_to_stop_leaves_the_pairs_that_were_ready(finished: Path, tmp_path: Path) -> None:
+    told: list[str] = []
+
+    def stop_at_the_second_seed(one: Progress) -> None:
+        told.append(one.network)
+        if one.network == "new kd, seed 8":
+            raise Stopped(signal.SIGTERM)
+
+    with pytest.raises(Stopped):
+        Bench(parsed(), tmp_path, rows=["none", "kd"]).run(processes=1, on_network=stop_at_the_second_seed)
+    there = {path.stem for path in (tmp_path / "pairs").glob("*.json")}
+    assert there == {*(f"none.{seed}.{copy}" for seed in (3, 8) for copy in range(3)), "kd.3.0"}
+    runs = pq.read_table(tmp_path / "runs.parquet").to_pylist()
+    whole = pq.read_table(finished / "runs.parquet").to_pylist()
+    free = {"seconds": 0.0}
+    assert [{**run, **free} for run in runs] == [
+        {**run, **free} for run in whole if f"{run['row']}.{run['seed']}.{run['pair']}" in there
+    ]
+    Bench(parsed(), tmp_path, rows=["none", "kd"]).run(processes=1, on_network=lambda one: told.append(one.network))
+    assert len(told) == len({*told})
+    again = pq.read_table(tmp_path / "runs.parquet").to_pylist()
+    assert [{**run, **free} for run in again] == [{**run, **free} for run in whole if run["row"] in ("none", "kd")]
 
 
 def test_the_tables_come_from_the_two_files_alone(finished: Path, tmp_path: Path) -> None:

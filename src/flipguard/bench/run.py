@@ -8,30 +8,29 @@ from typing import Any
 import numpy as np
 
 from flipguard._nearest import nearest
-from flipguard.bench.corrupted import PART, kinds_of, on_corrupted
+from flipguard.bench.corrupted import kinds_of, on_corrupted
 from flipguard.bench.cost import Costs
 from flipguard.bench.elsewhere import bring, is_there, put
-from flipguard.bench.evaluate import OLD_CLASSES, Pair, facts_of_pair, measured, pairs_of
-from flipguard.bench.front import draw_front
+from flipguard.bench.evaluate import Pair, facts_of_pair, measured, pairs_of
 from flipguard.bench.graph import Graph
 from flipguard.bench.kept import read_arrays
-from flipguard.bench.markdown import bench_markdown
 from flipguard.bench.node import Node, with_parents
 from flipguard.bench.plan import SIDES, BenchSpec
 from flipguard.bench.repair import clear_network, clear_pair
 from flipguard.bench.shop import Shop
-from flipguard.bench.tables import RUNS, Row, other_condition, read_facts, read_rows, write_predictions, write_runs
+from flipguard.bench.tables import RUNS, Row, other_condition, read_facts, write_predictions, write_runs
 from flipguard.bench.work import train_all
+from flipguard.bench.written import write_tables
 from flipguard.data.corruptions import corrupted
 from flipguard.files import whole_file
 from flipguard.releases import material
 from flipguard.releases.folder import RunFolder, made, read_json, write_json
 from flipguard.releases.repair import is_broken, repairable, told
 from flipguard.training.pool import Pool
-from flipguard.types import DamagedFile, InputError, MissingExtra
+from flipguard.training.signals import Stopped
+from flipguard.types import DamagedFile, InputError
 
-PARTS = ("test", f"test{OLD_CLASSES}", PART, "validation", f"validation{OLD_CLASSES}")
-TABLE, FRONT, PAIRS = "table.md", "front.svg", "pairs"
+PAIRS = "pairs"
 Note = Callable[[str], None]
 
 
@@ -164,18 +163,43 @@ class Bench:
                 # Counting runs a step of each kind of network: what cannot work is said before any is trained.
                 for node in with_parents([*todo, *(node for pair in missing for node in pair.nodes())]):
                     costs.training(node)
-                shop = self._shop()
-                if self.kept is not None:
-                    put(shop, {parent for node in todo for parent in node.parents()} - set(todo))
-                self._train(shop, todo, processes, on_network, note, pool)
-                if self.kept is not None:
-                    bring(shop, todo)
-                plan = self.spec.corruptions
-                extra = on_corrupted(missing, shop, plan) if plan is not None and missing else {}
-                for pair in missing:
-                    self._measure(pair, shop, costs, extra.get(pair.column, ()))
+                self._make(missing, todo, costs, processes, on_network, note, pool)
             self._collect()
         return write_tables(self.out)
+
+    def _make(
+        self,
+        missing: list[Pair],
+        todo: list[Node],
+        costs: Costs,
+        processes: int | None,
+        on_network: Callable[[Progress], None] | None,
+        note: Note,
+        pool: Pool | None,
+    ) -> None:
+        """Train, and measure each pair as soon as its networks are there: a call that is told to stop leaves them."""
+        shop, waiting, plan = self._shop(), list(missing), self.spec.corruptions
+
+        def measure_what_is_there() -> None:
+            for pair in [pair for pair in waiting if all(map(shop.is_done, pair.nodes()))]:
+                self._measure(pair, shop, costs, ())
+                waiting.remove(pair)
+
+        # Corrupted samples are made once for all networks, and those of other machines come in the end.
+        on_the_way = measure_what_is_there if plan is None and self.kept is None else None
+        if self.kept is not None:
+            put(shop, {parent for node in todo for parent in node.parents()} - set(todo))
+        try:
+            self._train(shop, todo, processes, on_network, note, pool, on_the_way)
+        except Stopped:
+            if (self.out / PAIRS).is_dir():
+                self._collect()
+            raise
+        if self.kept is not None:
+            bring(shop, todo)
+        extra = on_corrupted(waiting, shop, plan) if plan is not None and waiting else {}
+        for pair in waiting:
+            self._measure(pair, shop, costs, extra.get(pair.column, ()))
 
     def _clear_damage(self, note: Note) -> tuple[list[Node], list[Pair]]:
         """The networks and pairs that are to be made again."""
@@ -244,6 +268,7 @@ class Bench:
         tell: Callable[[Progress], None] | None,
         note: Note,
         pool: Pool | None,
+        on_the_way: Callable[[], None] | None,
     ) -> None:
         done = 0
 
@@ -252,6 +277,8 @@ class Bench:
             done += 1
             if tell is not None:
                 tell(Progress(node.label, done, len(todo), seconds))
+            if on_the_way is not None:
+                on_the_way()
 
         def trouble(node: Node, text: str) -> None:
             note(f"{node.label}: {text}")
@@ -329,44 +356,3 @@ class Bench:
 def _tell(damaged: list[Path], note: Note) -> None:
     for path in damaged:
         note(told(path))
-
-
-def write_tables(folder: Path) -> list[Row]:
-    """table.md and front.svg from runs.parquet and predictions.parquet alone; returns the test part's rows."""
-    facts, tables = read_facts(folder), tables_of(folder)
-    with whole_file(folder / TABLE) as beside:
-        beside.write_text(bench_markdown(facts["title"], tables, _in_words(folder, facts)), encoding="utf-8")
-    try:
-        draw_front(facts["title"], tables["test"], folder / FRONT)
-    except MissingExtra:
-        # Without matplotlib the tables say it all.
-        (folder / FRONT).unlink(missing_ok=True)
-    return tables["test"]
-
-
-def tables_of(folder: Path) -> dict[str, list[Row]]:
-    """Rows by part of the data, the test part first."""
-    found = {part: read_rows(folder, part) for part in PARTS}
-    return {part: rows for part, rows in found.items() if rows}
-
-
-def _in_words(folder: Path, facts: dict[str, Any]) -> list[str]:
-    import pyarrow.parquet as pq
-
-    from flipguard.bench.tables import RUNS
-
-    runs = pq.read_table(folder / RUNS, columns=["seed", "hardware", "n", "part"]).to_pylist()
-    sizes = {run["part"]: run["n"] for run in runs}
-    held = ", ".join(f"{size:,} {part}" for part, size in sizes.items() if part in ("validation", "test"))
-    return [
-        f"Data: {_inline(facts['data'])} ({held} samples). Old: {_inline(facts['old'])}. New: {_inline(facts['new'])}.",
-        f"Training: {_inline(facts.get('train', {})) or 'defaults'}.",
-        f"Hardware: {'; '.join(sorted({run['hardware'] for run in runs}))}. "
-        f"Seeds: {', '.join(map(str, sorted({run['seed'] for run in runs})))}.",
-    ]
-
-
-def _inline(value: dict[str, Any]) -> str:
-    named = {key: inner for key, inner in value.items() if key != "name"}
-    rest = ", ".join(f"{key} {inner}" for key, inner in named.items() if inner is not None)
-    return " ".join(filter(None, [str(value.get("name", "")), f"({rest})" if rest and "name" in value else rest]))
