@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from flipguard.bench.read import read_bench
-from flipguard.bench.tables import paired_p, read_rows
+from flipguard.bench.tables import Cell, paired_p, read_rows
 from flipguard.bench.written import write_tables
 
 ROOT = Path(__file__).parent.parent
@@ -243,7 +244,10 @@ def _after_plain_models(row: str) -> float:
     return float(np.mean(found))
 
 
-LATENT = {"cifar100_latent": "Four teachers into one network, on CIFAR-100"}
+LATENT = {
+    "cifar100_latent": "Four teachers into one network, on CIFAR-100",
+    "cifar100_latent_few": "Four teachers that know their samples by heart",
+}
 
 
 @pytest.mark.parametrize("name", LATENT)
@@ -255,6 +259,32 @@ def test_each_line_of_distilled_ensembles_is_its_row(name: str) -> None:
         nll, cnll = (row.cells[cell].mean for cell in ("nll_new", "cnll_new"))
         made = [f"{error:.2f}", f"{nll:.3f}", f"{ece:.2f}", f"{cnll:.3f}", f"{calibrated:.2f}"]
         assert said[row.name][:6] == [*made, f"{row.training_cost:.1f}"]
+
+
+def test_what_a_perturbation_gives_in_words_is_its_runs() -> None:
+    rows = {row.name: row.cells for row in read_rows(ROOT / "results" / "bench" / "cifar100_latent_few")}
+    ours, without, plain = (rows[name] for name in ("latent_be_tdiv_sdiv", "latent_be", "kd"))
+    figures, text = ("nll_new", "ece_new", "error_rate_new"), section(LATENT["cifar100_latent_few"])
+    assert all(ours[figure].values[seed] < without[figure].values[seed] for figure in figures for seed in (1, 2, 3))
+
+    def said(cells: Mapping[str, Cell], figure: str) -> str:
+        return f"{cells[figure].mean:.3f}" if figure == "nll_new" else f"{100 * cells[figure].mean:.1f}"
+
+    def p(other: Mapping[str, Cell], figure: str) -> str:
+        return f"{paired_p(ours[figure].values, other[figure].values):.{3 if p_is_small(other, figure) else 2}f}"
+
+    def p_is_small(other: Mapping[str, Cell], figure: str) -> bool:
+        return (paired_p(ours[figure].values, other[figure].values) or 1.0) < 0.01
+
+    nll, ece, error = ((said(ours, figure), said(without, figure), p(without, figure)) for figure in figures)
+    assert f"NLL {nll[0]} against {nll[1]}, paired p = {nll[2]}; ECE {ece[0]} and {ece[1]}, p = {ece[2]}" in text
+    assert f"error {error[0]} and {error[1]}, p = {error[2]}" in text
+    more = 100 * (ours["error_rate_new"].mean - plain["error_rate_new"].mean)
+    chances = " and ".join([", ".join(p(plain, figure) for figure in figures[:2]), p(plain, "error_rate_new")])
+    assert (
+        f"NLL {said(ours, 'nll_new')} and {said(plain, 'nll_new')}, ECE {said(ours, 'ece_new')} and "
+        f"{said(plain, 'ece_new')}, at {more:.1f} points more error (p = {chances})"
+    ) in text
 
 
 BESIDE = {

@@ -14,6 +14,7 @@ from flipguard.bench.read import read_bench
 from flipguard.bench.tables import read_facts, read_table, write_predictions, write_runs
 from flipguard.bench.written import write_tables
 from flipguard.cli.app import app
+from flipguard.releases.folder import RunFolder
 from flipguard.types import InputError
 
 ROOT = Path(__file__).parents[2]
@@ -119,13 +120,18 @@ def test_the_command_adds_and_refuses_where_a_bench_is_under_way(tmp_path: Path)
     done = run(*command)
     assert done.exit_code == 0, done.output
     assert "2 seeds, mean ± std." in done.stdout
+    assert {path.name for path in out.iterdir()} == {"runs.parquet", "predictions.parquet", "table.md", "front.svg"}
     trained = run("bench", SPEC, "--out", out, "--device", "cpu")
     assert trained.exit_code == 2
     assert "out holds results and no pairs/ that they come from, and this would write over them" in trained.stderr
+    assert run(*command).exit_code == 0
+    begun = tmp_path / "begun"
+    with RunFolder(begun).held():
+        refused = run(*command[:-1], begun)
     (out / "pairs").mkdir()
-    refused = run(*command)
-    assert refused.exit_code == 2
-    assert "is where a bench is under way" in refused.stderr
+    for refusal in (refused, run(*command)):
+        assert refusal.exit_code == 2
+        assert "is where a bench is under way" in refusal.stderr
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """A bench from its spec to its tables. What is there is not made again."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -146,10 +147,10 @@ class Bench:
         note = on_note or (lambda text: None)
         if self.kept is not None and pool is None:
             raise InputError(f"{self.kept}: networks are kept at an address by machines of a cluster, as with --on.")
+        if not repair:
+            self._check_sources()
         with RunFolder(self.out).held(), repairable(self.out, self._networks):
             self._check_conditions(note, repair=repair)
-            if not repair:
-                self._check_sources()
             nodes, pairs = self._clear_damage(note) if repair else ([], [])
             missing = list({pair.column: pair for pair in (*self._missing(), *pairs)}.values())
             if self.kept is not None:
@@ -234,7 +235,11 @@ class Bench:
 
     def _check_sources(self) -> None:
         """Results are gathered from pairs; those that have none, as `--add` leaves them, would be written over."""
-        if (self.out / RUNS).exists() and not (self.out / PAIRS).is_dir():
+        if not (self.out / RUNS).exists() or (self.out / PAIRS).is_dir():
+            return
+        # One that is damaged is told of as such.
+        with suppress(DamagedFile):
+            read_facts(self.out)
             raise InputError(
                 f"{self.out} holds results and no {PAIRS}/ that they come from, and this would write over them: use "
                 "another --out, and --add to put both together."

@@ -140,16 +140,15 @@ def bench(
 
 def _add(spec: Any, folder: Path, others: list[Path], json: str | None, *, plain: bool) -> int:
     room = with_torch("flipguard.bench.run", "a bench", "train")
-    if (folder / room.PAIRS).is_dir():
+    lock = import_module("flipguard.releases.folder").LOCK
+    if any((folder / name).exists() for name in (room.PAIRS, lock)):
         raise InputError(
             f"{folder} is where a bench is under way, whose next call makes runs.parquet anew: add it to another --out."
         )
     tell = _note(_line(quiet=json == STDOUT))
-    with import_module("flipguard.releases.folder").RunFolder(folder).held():
-        for text in import_module("flipguard.bench.added").add_results(spec, folder, others):
-            tell(text)
-        rows = _tables(room, folder)
-    _deliver(folder, rows, json, plain=plain)
+    for text in import_module("flipguard.bench.added").add_results(spec, folder, others):
+        tell(text)
+    _deliver(folder, _tables(room, folder), json, plain=plain)
     return 0
 
 
