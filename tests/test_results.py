@@ -231,6 +231,18 @@ def test_co_distillation_in_words_is_its_runs() -> None:
     assert f"it is {100 * mixed:.1f}, {100 * (first - mixed) / (first - third):.0f} % of the cut" in text
 
 
+def test_co_distillation_on_clinc_in_words_is_its_runs() -> None:
+    rows = {row.name: row.cells for row in read_rows(ROOT / "results" / "bench" / "clinc_small")}
+    ours, none = rows["codistill_skl_1"], rows["none"]
+    error, plain = (100 * cells["error_rate_new"].mean for cells in (ours, none))
+    churn, other = (100 * cells["run_churn"].mean for cells in (ours, none))
+    flips = 100 * ours["relative_negative_flip_rate"].mean
+    assert (
+        f"error {error:.2f} (no treatment {plain:.2f}), relative NFR {flips:.1f}, {churn / other:.2f} times the churn "
+        f"({churn:.2f} and {other:.2f})"
+    ) in section("The same on CLINC-150, with small transformers")
+
+
 def _after_plain_models(row: str) -> float:
     """Relative NFR of a row's new models after each plain old model of their seed."""
     said = pq.read_table(ROOT / "results" / "bench" / "cifar100" / "predictions.parquet").to_pandas()
