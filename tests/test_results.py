@@ -5,7 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from flipguard.bench.read import read_bench
-from flipguard.bench.tables import Cell, paired_p, read_rows
+from flipguard.bench.tables import Cell, Row, paired_p, read_rows
 from flipguard.bench.written import write_tables
 
 ROOT = Path(__file__).parent.parent
@@ -175,6 +175,19 @@ def told(text: str) -> dict[str, list[str]]:
     return {line[0].strip("`"): line[1:] for line in lines}
 
 
+def check_lines(name: str, heading: str, made: Callable[[Row], list[str]]) -> None:
+    """A section's lines are the rows of its bench, in their order, and begin with what is made of each."""
+    rows, said = read_rows(ROOT / "results" / "bench" / name), told(section(heading))
+    assert list(said) == [row.name for row in rows]
+    for row in rows:
+        cells = made(row)
+        assert said[row.name][: len(cells)] == cells, row.name
+
+
+def percent(row: Row, *cells: str) -> list[float]:
+    return [100 * row.cells[cell].mean for cell in cells]
+
+
 CHURN = {
     "agnews_churn": "What makes two runs agree on AG News",
     "agnews_causes": "What makes two runs differ on AG News",
@@ -195,15 +208,13 @@ def test_the_table_of_churn_is_its_runs(name: str) -> None:
 
 
 def test_the_table_of_one_pair_of_runs_is_its_record() -> None:
-    rows = read_rows(ROOT / "results" / "bench" / "cifar100_churn")
-    said, none = told(section("What makes two runs agree on CIFAR-100")), rows[0].cells["churn"].mean
-    assert list(said) == [row.name for row in rows]
-    for row in rows:
-        churn, error, flips, ece = (
-            row.cells[cell].mean for cell in ("churn", "error_rate_new", "relative_negative_flip_rate", "ece_new")
-        )
-        rates = [f"{100 * error:.2f}", f"{100 * flips:.1f}", f"{100 * ece:.1f}"]
-        assert said[row.name][:5] == [f"{100 * churn:.2f}", f"{churn / none:.2f}", *rates]
+    none = read_rows(ROOT / "results" / "bench" / "cifar100_churn")[0].cells["churn"].mean
+
+    def made(row: Row) -> list[str]:
+        churn, error, flips, ece = percent(row, "churn", "error_rate_new", "relative_negative_flip_rate", "ece_new")
+        return [f"{churn:.2f}", f"{churn / (100 * none):.2f}", f"{error:.2f}", f"{flips:.1f}", f"{ece:.1f}"]
+
+    check_lines("cifar100_churn", "What makes two runs agree on CIFAR-100", made)
 
 
 def test_co_distillation_in_words_is_its_runs() -> None:
@@ -264,13 +275,13 @@ LATENT = {
 
 @pytest.mark.parametrize("name", LATENT)
 def test_each_line_of_distilled_ensembles_is_its_row(name: str) -> None:
-    rows, said = read_rows(ROOT / "results" / "bench" / name), told(section(LATENT[name]))
-    assert list(said) == [row.name for row in rows]
-    for row in rows:
-        error, ece, calibrated = (100 * row.cells[cell].mean for cell in ("error_rate_new", "ece_new", "cece_new"))
+    def made(row: Row) -> list[str]:
+        error, ece, calibrated = percent(row, "error_rate_new", "ece_new", "cece_new")
         nll, cnll = (row.cells[cell].mean for cell in ("nll_new", "cnll_new"))
-        made = [f"{error:.2f}", f"{nll:.3f}", f"{ece:.2f}", f"{cnll:.3f}", f"{calibrated:.2f}"]
-        assert said[row.name][:6] == [*made, f"{row.training_cost:.1f}"]
+        figures = [f"{error:.2f}", f"{nll:.3f}", f"{ece:.2f}", f"{cnll:.3f}", f"{calibrated:.2f}"]
+        return [*figures, f"{row.training_cost:.1f}"]
+
+    check_lines(name, LATENT[name], made)
 
 
 def test_what_a_perturbation_gives_in_words_is_its_runs() -> None:
@@ -283,10 +294,8 @@ def test_what_a_perturbation_gives_in_words_is_its_runs() -> None:
         return f"{cells[figure].mean:.3f}" if figure == "nll_new" else f"{100 * cells[figure].mean:.1f}"
 
     def p(other: Mapping[str, Cell], figure: str) -> str:
-        return f"{paired_p(ours[figure].values, other[figure].values):.{3 if p_is_small(other, figure) else 2}f}"
-
-    def p_is_small(other: Mapping[str, Cell], figure: str) -> bool:
-        return (paired_p(ours[figure].values, other[figure].values) or 1.0) < 0.01
+        chance = paired_p(ours[figure].values, other[figure].values) or 1.0
+        return f"{chance:.3f}" if chance < 0.01 else f"{chance:.2f}"
 
     nll, ece, error = ((said(ours, figure), said(without, figure), p(without, figure)) for figure in figures)
     assert f"NLL {nll[0]} against {nll[1]}, paired p = {nll[2]}; ECE {ece[0]} and {ece[1]}, p = {ece[2]}" in text
@@ -312,14 +321,11 @@ BESIDE = {
 
 @pytest.mark.parametrize("name", BESIDE)
 def test_each_line_beside_the_papers_is_its_row(name: str) -> None:
-    rows, said = read_rows(ROOT / "results" / "bench" / name), told(section(BESIDE[name]))
-    assert list(said) == [row.name for row in rows]
-    for row in rows:
-        error, flips, relative = (
-            100 * row.cells[cell].mean
-            for cell in ("error_rate_new", "negative_flip_rate", "relative_negative_flip_rate")
-        )
-        assert said[row.name][:3] == [f"{error:.2f}", f"{flips:.2f}", f"{relative:.1f}"]
+    def made(row: Row) -> list[str]:
+        error, flips, relative = percent(row, "error_rate_new", "negative_flip_rate", "relative_negative_flip_rate")
+        return [f"{error:.2f}", f"{flips:.2f}", f"{relative:.1f}"]
+
+    check_lines(name, BESIDE[name], made)
 
 
 def test_the_fine_tuned_heir_in_words_is_its_runs() -> None:

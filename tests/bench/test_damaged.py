@@ -9,10 +9,11 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from small_bench import SPEC
+from small_bench import SPEC, parsed
 from typer.testing import CliRunner, Result
 
 from flipguard.bench.kept import read_arrays
+from flipguard.bench.run import Bench
 from flipguard.cli.app import app
 from flipguard.releases.folder import read_json, write_json
 from flipguard.releases.yaml_text import as_yaml
@@ -270,3 +271,15 @@ def test_no_flip_in_a_sealed_record_goes_unseen(tmp_path: Path) -> None:
         path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
         with suppress(DamagedFile):
             assert read_json(path).items() >= value.items()
+
+
+def test_a_pair_waits_for_the_teachers_of_its_networks(finished: Path, tmp_path: Path) -> None:
+    """Its own networks are whole; what it cost is known when those that they learned from are there again."""
+    out = tmp_path / "out"
+    shutil.copytree(finished, out)
+    cut(out / "pairs" / "elodi.3.0.json")
+    for copy in (0, 1):
+        (teacher,) = (out / "networks").glob(f"single.new.3.{copy}-*")
+        cut(teacher / "logits.npz")
+    Bench(parsed(), out).run(processes=1, repair=True)
+    assert (out / "predictions.parquet").read_bytes() == (finished / "predictions.parquet").read_bytes()

@@ -182,7 +182,7 @@ class Bench:
         shop, waiting, plan = self._shop(), list(missing), self.spec.corruptions
 
         def measure_what_is_there() -> None:
-            for pair in [pair for pair in waiting if all(map(shop.is_done, pair.nodes()))]:
+            for pair in [pair for pair in waiting if all(map(shop.is_done, with_parents(pair.nodes())))]:
                 self._measure(pair, shop, costs, ())
                 waiting.remove(pair)
 
