@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from typer.testing import CliRunner, Result
 
 from flipguard.bench.added import add_results
@@ -137,8 +138,6 @@ def test_the_command_adds_and_refuses_where_a_bench_is_under_way(tmp_path: Path)
 @pytest.mark.parametrize(
     "option",
     [
-        ["--row", "samples_kd"],
-        ["--seed", "1"],
         ["--count"],
         ["--tables"],
         ["--repair"],
@@ -151,7 +150,42 @@ def test_the_command_adds_and_refuses_where_a_bench_is_under_way(tmp_path: Path)
 def test_what_has_no_meaning_beside_it_is_refused(option: list[str], tmp_path: Path) -> None:
     refused = run("bench", SPEC, *option, "--add", WHOLE, "--out", tmp_path / "out")
     assert refused.exit_code == 2
-    assert f"--add only takes what was measured, all of it: leave {option[0]} out." in refused.stderr
+    assert f"--add only takes what was measured: leave {option[0]} out." in refused.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_rows_of_another_bench_under_the_same_conditions(tmp_path: Path) -> None:
+    """Of the folder that is added only the named ones are taken; what else it holds need not be of this bench."""
+    spec = tmp_path / "some.yaml"
+    some = yaml.safe_load(SPEC.read_text())
+    some["rows"] = {name: plan for name, plan in some["rows"].items() if name in ("samples_kd", "samples_none")}
+    some["like"] = "digits.yaml"
+    shutil.copy(SPEC.with_name("digits.yaml"), tmp_path)
+    spec.write_text(yaml.safe_dump(some))
+    out = tmp_path / "out"
+    refused = run("bench", spec, "--add", WHOLE, "--out", out)
+    assert refused.exit_code == 2
+    assert "which this bench has not" in refused.stderr
+    added = run("bench", spec, "--add", WHOLE, "--row", "samples_kd", "--seed", "1", "--seed", "3", "--out", out)
+    assert added.exit_code == 0, added.output
+    found = {(r["row"], r["seed"]) for r in read_table(out, "runs.parquet").to_pylist()}
+    assert found == {("samples_kd", 1), ("samples_kd", 3)}
+    # What is there stays, of whichever rows and seeds.
+    added = run("bench", spec, "--add", WHOLE, "--row", "samples_none", "--seed", "2", "--out", out)
+    assert added.exit_code == 0, added.output
+    found = {(r["row"], r["seed"]) for r in read_table(out, "runs.parquet").to_pylist()}
+    assert found == {("samples_kd", 1), ("samples_kd", 3), ("samples_none", 2)}
+    said = read_table(out, "predictions.parquet").column_names
+    assert {name.rsplit(".", 3)[0] for name in said[2:]} == {"samples_kd", "samples_none"}
+    assert len([name for name in said if name.startswith("samples_kd.")]) == 4
+
+
+@pytest.mark.parametrize(("option", "there"), [("--row", "samples_kd"), ("--seed", "0, 1, 2, 3, 4")])
+def test_a_row_or_seed_that_is_not_there_is_named(option: str, there: str, tmp_path: Path) -> None:
+    refused = run("bench", SPEC, "--add", WHOLE, option, "77", "--out", tmp_path / "out")
+    assert refused.exit_code == 2
+    assert f"has no {option[2:]} 77; it has " in refused.stderr
+    assert there in refused.stderr
     assert not (tmp_path / "out").exists()
 
 

@@ -1,5 +1,6 @@
 """Randomness that networks have in common, and averages of weights, which need a common start."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,11 @@ from flipguard.bench.evaluate import pairs_of
 from flipguard.bench.graph import Graph
 from flipguard.bench.node import Node
 from flipguard.bench.run import Bench
+from flipguard.bench.shop import Shop
 from flipguard.bench.tables import read_rows
+from flipguard.bench.work import on_one_device, train_all
 from flipguard.checkpoints import load_checkpoint
+from flipguard.models.classifier import Classifier
 from flipguard.releases import material
 from flipguard.training.network import new_student
 from flipguard.types import InputError
@@ -145,3 +149,49 @@ def test_what_cannot_work_is_said(changes: Any, said: str, tmp_path: Path) -> No
     with pytest.raises(InputError) as error:
         Bench(parsed(**{**SAME, **changes}), tmp_path).run(processes=1)
     assert said in str(error.value)
+
+
+def test_students_of_one_ensemble_that_share_their_draws_have_it_asked_once(tmp_path: Path) -> None:
+    """On one device, as on a GPU: the networks are those that processes train, each asking by itself."""
+    student = {"method": "elodi", "references": {"ensemble": "single"}, "train": {"views": 2}}
+    alike = {**student, "shared": ["augment"]}
+    networks = {
+        "single": {"copies": 3},
+        "one": alike,
+        "other": {**alike, "method": {"name": "ensemble_kd", "alpha": 0.5}},
+        "two": {**alike, "references": {"ensemble": "single.1-2"}},
+        "own": student,
+    }
+    rows = {name: {"old": "single.0", "new": name} for name in ("one", "other", "two", "own")}
+    spec = parsed(**{**SAME, "networks": networks, "rows": rows, "seeds": [3]})
+    graph = Graph(spec, material.load(spec.data))
+    nodes = {name: graph.row(name, "new", 3)[0].node for name in rows}
+    shops = [Shop(graph.sets, graph.augmentation(), tmp_path / name, "cpu") for name in ("beside", "alone")]
+    asked = {name: shops[0].asked(node)["ensemble"] for name, node in nodes.items()}
+    assert asked["one"] == asked["other"]
+    assert asked["two"] == asked["one"][1:]
+    assert not {*asked["own"]} & {*asked["one"]}
+    passes: list[int] = []
+
+    def by_processes(shop: Shop, wanted: list[Node]) -> None:
+        train_all(shop, wanted, processes=1, on_network=lambda *_: None, on_trouble=lambda *_: None)
+
+    def counted(train: Callable[[Shop, list[Node]], None], shop: Shop) -> int:
+        by_processes(shop, nodes["one"].parents())
+        passes.clear()
+        train(shop, [nodes[name] for name in ("one", "other", "two")])
+        return len(passes)
+
+    def count(module: torch.nn.Module, _: Any) -> None:
+        if isinstance(module, Classifier):
+            passes.append(1)
+
+    with torch.nn.modules.module.register_module_forward_pre_hook(count):
+        together = counted(lambda shop, wanted: on_one_device(shop, wanted, lambda *_: None), shops[0])
+        apart = counted(by_processes, shops[1])
+    # Three networks are asked, where each of the three students asks its own: three, three and two.
+    views, steps = 2, -(-len(graph.data.train) // spec.train.batch_size)
+    assert apart - together == (3 + 3 + 2 - 3) * views * steps
+    for name in ("one", "other", "two"):
+        mine, theirs = (load_checkpoint(shop.home(nodes[name]) / "0.safetensors")[0] for shop in shops)
+        assert all(torch.equal(mine[key], theirs[key]) for key in theirs)

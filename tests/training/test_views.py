@@ -1,5 +1,6 @@
 """References that are asked once of every view: the same training where nothing is saved, and the views themselves."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from flipguard.data import Augmentation, Batches, DataSet, ResidentBatches, Spli
 from flipguard.ensembles import CachedReference, NetworkReference, OwnInputs, ViewedReference
 from flipguard.methods import BackwardCompatible, Elodi, FocalDistillation, NoTreatment
 from flipguard.training import ModelSpec, Recipe, Seeds, begin_network, train_network
+from flipguard.training.views import Answers, Shared
 from flipguard.types import InputError
 
 MODEL = ModelSpec("cnn", {"width": 4})
@@ -105,6 +107,32 @@ def test_a_reference_says_of_each_batch_what_its_networks_say_of_it(digits: Data
     assert torch.equal(views[0], views[2])
     assert torch.equal(views[1], views[3])
     assert not torch.equal(views[0], views[1])
+
+
+def test_what_one_run_asks_of_a_network_another_need_not(digits: DataSet) -> None:
+    """Overlapping ensembles, the same draws: each network is asked once, and every run is the one that asks itself."""
+    asked: list[int] = []
+    students = [(11, 12), (12, 13), (11, 12, 13)]
+    answers = Answers((seed, "draws") for seeds in students for seed in seeds)
+
+    def begin(seeds: tuple[int, ...], shared: Shared | None) -> Any:
+        reference = members(seeds)
+        for seed, network in zip(seeds, reference.networks, strict=True):
+            network.register_forward_pre_hook(lambda *_, seed=seed: asked.append(seed))
+        recipe = replace(RECIPE, views=2)
+        held_to = {"ensemble": reference}
+        options = {"references": held_to, "augmentation": SHIFT, "shared": shared}
+        return begin_network(MODEL, digits, Elodi(), recipe, seeds=SEEDS, **options)
+
+    steps = 2 * math.ceil(len(digits.train) / RECIPE.batch_size)
+    new = [{11, 12}, {13}, set()]
+    for seeds, first in zip(students, new, strict=True):
+        asked.clear()
+        run = begin(seeds, Shared(answers, {"ensemble": [(seed, "draws") for seed in seeds]}))
+        assert {seed: asked.count(seed) for seed in {*asked}} == dict.fromkeys(first, steps)
+        alone = begin(seeds, None)
+        assert torch.equal(run.references["ensemble"].logits, alone.references["ensemble"].logits)
+    assert not any((seed, "draws") in answers for seed in (11, 12, 13))
 
 
 def test_it_goes_on_after_a_kill(digits: DataSet, tmp_path: Path) -> None:

@@ -23,15 +23,22 @@ Cell = tuple[str, int]
 """A row and a seed of it."""
 
 
-def add_results(spec: BenchSpec, folder: Path, others: Sequence[Path]) -> list[str]:
+def add_results(
+    spec: BenchSpec, folder: Path, others: Sequence[Path], *, rows: Sequence[str] = (), seeds: Sequence[int] = ()
+) -> list[str]:
     """Rows and seeds of other folders into `folder`, in the spec's order; returns a note for each that two have.
 
     What is there stays, but for a row and seed of which another folder has more parts of the data: all of it is taken
-    from there, as parts that were measured on different networks would not belong together.
+    from there, as parts that were measured on different networks would not belong together. Of the other folders only
+    these `rows` and `seeds` are taken, if any are named: so a bench can have rows of another one under its conditions.
     """
-    sources = ([folder] if (folder / RUNS).exists() else []) + list(others)
+    own = [folder] if (folder / RUNS).exists() else []
+    sources = own + list(others)
+    cells = {source: _cells(source) for source in sources}
+    for source in others:
+        cells[source] = _only(cells[source], source, rows, seeds)
     for source in sources:
-        _check(spec, source)
+        _check(spec, source, cells[source])
     tables = {source: read_table(source, PREDICTIONS) for source in sources}
     samples = tables[sources[0]].select(list(KEYS))
     for source in sources[1:]:
@@ -42,7 +49,7 @@ def add_results(spec: BenchSpec, folder: Path, others: Sequence[Path]) -> list[s
     found: dict[Cell, tuple[Path, list[dict[str, Any]]]] = {}
     notes = []
     for source in sources:
-        for cell, records in _cells(source).items():
+        for cell, records in cells[source].items():
             if cell not in found:
                 found[cell] = source, records
                 continue
@@ -69,13 +76,30 @@ def add_results(spec: BenchSpec, folder: Path, others: Sequence[Path]) -> list[s
     return notes
 
 
-def _check(spec: BenchSpec, source: Path) -> None:
+def _only(
+    cells: dict[Cell, list[dict[str, Any]]], source: Path, rows: Sequence[str], seeds: Sequence[int]
+) -> dict[Cell, list[dict[str, Any]]]:
+    """Those of the named rows and seeds, each of which must be there."""
+    for place, named in enumerate((rows, seeds)):
+        there = list(dict.fromkeys(cell[place] for cell in cells))
+        for one in named:
+            if one not in there:
+                raise InputError(
+                    f"{source} has no {('row', 'seed')[place]} {one}; it has {', '.join(map(str, there))}."
+                )
+    return {
+        cell: records
+        for cell, records in cells.items()
+        if (not rows or cell[0] in rows) and (not seeds or cell[1] in seeds)
+    }
+
+
+def _check(spec: BenchSpec, source: Path, cells: dict[Cell, list[dict[str, Any]]]) -> None:
     """Refuses what was measured under other conditions than the spec's, or is of another bench."""
     if other := other_condition(read_facts(source), spec.facts):
         key, there, here = other
         raise InputError(f"{source} was measured with {key} {there}, and this bench has {here}: leave it out.")
-    rows = dict.fromkeys(read_table(source, RUNS)["row"].to_pylist())
-    if unknown := [row for row in rows if row not in spec.every_row]:
+    if unknown := [row for row, _ in cells if row not in spec.every_row]:
         raise InputError(f"{source} has the row '{unknown[0]}', which this bench has not: is it another one's?")
 
 

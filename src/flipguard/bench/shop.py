@@ -1,6 +1,6 @@
 """What all networks of a bench have in common: data, a device, and a folder in which each has one of its own."""
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from flipguard.data import Augmentation, Batches, DataSet, class_places
 from flipguard.ensembles import CachedReference, NetworkReference, extract_logits
 from flipguard.releases import material
 from flipguard.releases.folder import read_json
+from flipguard.training.views import number_of_views
 from flipguard.types import DamagedFile
 
 RECORD, LOGITS = "record.json", "logits.npz"
@@ -79,6 +80,21 @@ class Shop:
             return reference
         rows = Batches(own.train, 1024, normalisation=own.normalisation, device=self.device)
         return CachedReference(need, extract_logits(reference, rows), classes=places)
+
+    def asked(self, node: Node) -> dict[str, list[Hashable]]:
+        """What its references are asked before the first step, by a key for each network; nothing without views.
+
+        Equal keys of several nodes stand for the same weights, samples and views.
+        """
+        shift, train = self.augmentation_of(node), self.set_of(node).train
+        views = number_of_views(node.recipe, shift, train)
+        if not views:
+            return {}
+        draws = None if shift is None or isinstance(train.x, dict) else node.seeds.augment
+        seen = (node.part, draws, views, node.recipe.precision)
+        return {
+            need: [(piece.node.key, piece.place, *seen) for piece in pieces] for need, pieces in node.references.items()
+        }
 
     def logits(self, node: Node, place: int, part: str) -> npt.NDArray[np.float32]:
         """What a piece says of a part of the data, in its order."""

@@ -29,6 +29,7 @@ from flipguard.training.loop import Run
 from flipguard.training.pool import Event, Here, Piece, Pool, Resources
 from flipguard.training.processes import Processes
 from flipguard.training.state import Epoch
+from flipguard.training.views import Answers, Shared
 from flipguard.training.waves import in_groups, in_waves
 
 LOG = logging.getLogger("flipguard.bench")
@@ -51,7 +52,7 @@ def train_all(
     """Networks, each after those that it is held to: in turns on a GPU, else in processes of this machine or a pool."""
     if shop.device != "cpu" and pool is None:
         for wave in waves(nodes, {parent for node in nodes for parent in node.parents()} - set(nodes)):
-            _on_one_device(shop, wave, on_network)
+            on_one_device(shop, wave, on_network)
         return
     by_key = {node.key: node for node in nodes}
 
@@ -96,9 +97,10 @@ def _train(shop: Shop, node: Node) -> float:
     return _keep(shop, node, _pieces(shop, node, run), time.perf_counter() - began)
 
 
-def _begin(shop: Shop, node: Node) -> Run:
+def _begin(shop: Shop, node: Node, answers: Answers | None = None) -> Run:
     home = shop.home(node)
     home.mkdir(parents=True, exist_ok=True)
+    asked = shop.asked(node)
     return begin_network(
         node.model,
         shop.set_of(node),
@@ -113,6 +115,7 @@ def _begin(shop: Shop, node: Node) -> Run:
         engine=for_one(node.train.engine),
         all_members=node.plan.keeps == "members",
         on_epoch=_Snapshots(home, node) if node.plan.keeps == "snapshots" else None,
+        shared=Shared(answers, asked) if answers is not None and asked else None,
     )
 
 
@@ -180,13 +183,17 @@ def hardware(device: str) -> str:
     return f"{name}, torch {torch.__version__.split('+')[0]}"
 
 
-def _on_one_device(shop: Shop, nodes: list[Node], on_network: OnNetwork) -> None:
+def on_one_device(shop: Shop, nodes: list[Node], on_network: OnNetwork) -> None:
+    """Networks whose references are there, in this process: on a GPU side by side, elsewhere one after another."""
     for node in nodes:
         if node.average is not None:
             on_network(node, _train(shop, node))
 
+    # Students of one ensemble that see the same views of the same samples have it asked once.
+    answers = Answers(key for node in nodes for keys in shop.asked(node).values() for key in keys)
+
     def begin(node: Node) -> Run:
-        return _begin(shop, node)
+        return _begin(shop, node, answers)
 
     def keep(waves: Iterator[tuple[list[tuple[Node, Run]], float]]) -> None:
         for wave, seconds in waves:

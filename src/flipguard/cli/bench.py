@@ -66,7 +66,8 @@ def bench(
         typer.Option(
             "--add",
             metavar="FOLDER",
-            help="Only add the rows and seeds that this folder holds, from another machine, to --out; repeatable.",
+            help="Only add what this folder holds, from another machine or bench, to --out: all of it, or what --row "
+            "and --seed name; repeatable.",
         ),
     ] = None,
     repair: Annotated[
@@ -96,11 +97,12 @@ def bench(
     if repair and (count or tables):
         raise InputError(f"{'--count' if count else '--tables'} makes no network and no pair again: leave it out.")
     if add:
-        beside = {"--row": row, "--seed": seed, "--networks": networks, "--processes": processes, "--on": on}
+        beside: dict[str, Any] = {"--networks": networks, "--processes": processes, "--on": on}
         beside |= {"--count": count, "--tables": tables, "--repair": repair, (changes or [""])[0]: changes}
         if others := [option for option, value in beside.items() if value]:
-            raise InputError(f"--add only takes what was measured, all of it: leave {others[0]} out.")
-        return _add(read_bench(path, []), folder, [Path(one) for one in add], json, plain=plain)
+            raise InputError(f"--add only takes what was measured: leave {others[0]} out.")
+        wanted = {"rows": row or (), "seeds": seed or ()}
+        return _add(read_bench(path, []), folder, [Path(one) for one in add], wanted, json, plain=plain)
     if tables:
         room = with_torch("flipguard.bench.run", "a bench", "train")
         _deliver(folder, _tables(room, folder), json, plain=plain)
@@ -138,7 +140,7 @@ def bench(
     return 0
 
 
-def _add(spec: Any, folder: Path, others: list[Path], json: str | None, *, plain: bool) -> int:
+def _add(spec: Any, folder: Path, others: list[Path], wanted: dict[str, Any], json: str | None, *, plain: bool) -> int:
     room = with_torch("flipguard.bench.run", "a bench", "train")
     lock = import_module("flipguard.releases.folder").LOCK
     if any((folder / name).exists() for name in (room.PAIRS, lock)):
@@ -146,7 +148,7 @@ def _add(spec: Any, folder: Path, others: list[Path], json: str | None, *, plain
             f"{folder} is where a bench is under way, whose next call makes runs.parquet anew: add it to another --out."
         )
     tell = _note(_line(quiet=json == STDOUT))
-    for text in import_module("flipguard.bench.added").add_results(spec, folder, others):
+    for text in import_module("flipguard.bench.added").add_results(spec, folder, others, **wanted):
         tell(text)
     _deliver(folder, _tables(room, folder), json, plain=plain)
     return 0

@@ -20,7 +20,7 @@ from flipguard.training.job import Job, OnEpoch
 from flipguard.training.loop import Run
 from flipguard.training.model_spec import ModelSpec as ModelSpec
 from flipguard.training.recipe import Recipe
-from flipguard.training.views import kept_views, seen_views
+from flipguard.training.views import Shared, kept_views, seen_views
 from flipguard.types import InputError, Method, Reference
 
 
@@ -100,6 +100,7 @@ class RunOptions(TypedDict, total=False):
     sharded: bool
     all_members: bool
     on_epoch: OnEpoch | None
+    shared: Shared | None
 
 
 def train_network(
@@ -111,6 +112,7 @@ def train_network(
     never looked at. On a GPU the step is captured where it can be (`engine`). Under a launcher each process trains on
     its share of every batch and, when `sharded`, holds its share of the weights. `all_members` is for those who begin a
     run themselves and want every network of a student of several at its end (`Run.members`), each averaged if any is.
+    `shared` is for those who begin several with `views`: what one asks of a network, the others need not.
     """
     run = begin_network(model, data, method, recipe, seeds=seeds, **options)
     for _ in run.updates():
@@ -135,6 +137,7 @@ def begin_network(
     sharded: bool = False,
     all_members: bool = False,
     on_epoch: OnEpoch | None = None,
+    shared: Shared | None = None,
 ) -> Run:
     """The run of `train_network` before its first step, for those who let several take turns."""
     if recipe.average and choose_epoch == "validation":
@@ -193,7 +196,7 @@ def begin_network(
     if recipe.dealt:
         held_to = deal(held_to, recipe.batch_size // (recipe.accumulate * world))
     with memory_explained(recipe, "the references' answers", checkpoint):
-        held_to = kept_views(held_to, batches(0, 0), recipe)
+        held_to = kept_views(held_to, batches(0, 0), recipe, shared)
     return Run(student, method, job, held_to, on_epoch)
 
 

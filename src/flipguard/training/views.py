@@ -4,14 +4,17 @@ A reference costs a third of a training for each of its members, however often i
 members as ELODI has, that is most of what a student costs. Crops and flips are drawn anew in each epoch, so an answer
 of one epoch is no use in the next (an answer to the plain image is: `offline`, at the price that reference and student
 see different images). If V draws come round again and again, V answers for each sample do for any number of epochs.
+And where several students see the same draws, the answers that one of them asked for serve all (`Answers`).
 """
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from flipguard.data import Augmentation, Batches, Split
 from flipguard.data.files import ImageFiles
@@ -45,16 +48,87 @@ def seen_views(
     return number_of_views(recipe, augmentation, split)
 
 
-def kept_views(references: Mapping[str, Reference], like: Batches, recipe: Recipe) -> dict[str, Reference]:
+class Answers:
+    """What networks said of views, each (V·N, C'), for several runs that show them the same ones.
+
+    `wanted` has a network's key once for everybody who will ask it. An answer is kept until the last of them has it.
+
+    >>> answers = Answers(["first", "first", "second"])
+    >>> answers.put("first", torch.zeros(2, 3)), answers.put("second", torch.zeros(2, 3))
+    (None, None)
+    >>> "first" in answers, "second" in answers
+    (True, False)
+    """
+
+    def __init__(self, wanted: Iterable[Hashable]) -> None:
+        self._left, self._said = Counter(wanted), {}  # type: Counter[Hashable], dict[Hashable, Tensor]
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._said
+
+    def put(self, key: Hashable, said: Tensor) -> None:
+        """By the first who asks; kept where others will."""
+        self._left[key] -= 1
+        if self._left[key] > 0:
+            self._said[key] = said if _fits_often(said) else said.cpu()
+
+    def take(self, key: Hashable, device: torch.device) -> Tensor:
+        """By everybody after it."""
+        self._left[key] -= 1
+        said = self._said[key] if self._left[key] > 0 else self._said.pop(key)
+        return said.to(device)
+
+
+def _fits_often(said: Tensor) -> bool:
+    """Whether so much can stay where it is: a device is for training, and this waits."""
+    return said.device.type == "cpu" or torch.cuda.mem_get_info(said.device)[0] > 32 * said.nbytes
+
+
+@dataclass(frozen=True)
+class Shared:
+    """Where a run finds what others have asked for: for each of its references a key for each of the networks.
+
+    Equal keys stand for the same weights and the same views of the same samples.
+    """
+
+    answers: Answers
+    keys: Mapping[str, Sequence[Hashable]]
+
+
+def kept_views(
+    references: Mapping[str, Reference], like: Batches, recipe: Recipe, shared: Shared | None = None
+) -> dict[str, Reference]:
     """The references, each network among them as its answers to the views of `like`; without views as they are."""
     kept: dict[str, Any] = dict(references)
     for name, reference in references.items():
         if like.views and isinstance(reference, NetworkReference):
-            kept[name] = _kept(reference, like, recipe)
+            if shared is None:
+                said = _asked(reference, like, recipe)
+            else:
+                said = _asked_once(reference, like, recipe, shared.answers, shared.keys[name])
+            kept[name] = ViewedReference(
+                name, said, classes=reference.classes, views=like.views, steps_per_epoch=like.steps
+            )
     return kept
 
 
-def _kept(reference: NetworkReference, like: Batches, recipe: Recipe) -> ViewedReference:
+def _asked_once(
+    reference: NetworkReference, like: Batches, recipe: Recipe, answers: Answers, keys: Sequence[Hashable]
+) -> Tensor:
+    """Only those networks are asked whose answers nobody has left."""
+    missing = {key: network for key, network in zip(keys, reference.networks, strict=True) if key not in answers}
+    said: dict[Hashable, Tensor] = {}
+    if missing:
+        some = NetworkReference(reference.name, list(missing.values()), classes=reference.classes)
+        said = dict(zip(missing, _asked(some, like, recipe), strict=True))
+        for key, rows in said.items():
+            answers.put(key, rows)
+    device = torch.device(like.device)
+    return torch.stack([said[key] if key in said else answers.take(key, device) for key in keys])
+
+
+def _asked(reference: NetworkReference, like: Batches, recipe: Recipe) -> Tensor:
+    """(M, V·N, C'), one view after another."""
     device = torch.device(like.device)
     half = torch.bfloat16 if recipe.precision == "bf16" else None
     reference.to(device)
@@ -70,13 +144,7 @@ def _kept(reference: NetworkReference, like: Batches, recipe: Recipe) -> ViewedR
     if device.type == "cuda":
         # It has said all that it is asked for.
         reference.to("cpu")
-    return ViewedReference(
-        reference.name,
-        torch.cat(said, dim=1),
-        classes=reference.classes,
-        views=like.views,
-        steps_per_epoch=like.steps,
-    )
+    return torch.cat(said, dim=1)
 
 
 def _on(device: torch.device) -> AbstractContextManager[Any]:
