@@ -9,7 +9,8 @@ from scipy import stats
 
 from flipguard.bench.front import draw_front, on_the_front
 from flipguard.bench.markdown import bench_markdown
-from flipguard.bench.tables import Row, read_rows, write_runs
+from flipguard.bench.tables import LEVEL, Row, read_rows, worse_than, write_runs
+from flipguard.statistics import holm
 
 ERROR, NFR = "error_rate_new", "relative_negative_flip_rate"
 RUNS = {
@@ -39,11 +40,50 @@ def test_the_best_answers_at_the_cost_of_one_model(rows: dict[str, Row]) -> None
     assert rows["many"].cells[NFR].p is None
 
 
-def test_p_values_are_adjusted_over_the_rows(rows: dict[str, Row]) -> None:
-    raw = {name: stats.ttest_rel(RUNS[name][3], RUNS["held"][3]).pvalue for name in ("plain", "close")}
+def test_p_values_are_of_moderated_t_and_adjusted_over_the_rows(rows: dict[str, Row]) -> None:
+    """Both rows scatter alike, so they share one variance with four degrees of freedom (two each: -ψ(1) is γ)."""
+    apart = {name: np.subtract(RUNS[name][3], RUNS["held"][3]) for name in ("plain", "close")}
+    pooled = np.exp(np.mean([np.log(np.var(values, ddof=1)) for values in apart.values()]) + np.euler_gamma)
+    raw = {name: 2 * stats.t.sf(values.mean() / np.sqrt(pooled / 3), 4) for name, values in apart.items()}
     assert raw["plain"] < raw["close"]
     assert rows["plain"].cells[NFR].p == pytest.approx(2 * raw["plain"])
     assert rows["close"].cells[NFR].p == pytest.approx(raw["close"])
+
+
+@pytest.mark.parametrize(("number", "seeds"), [(3, 2), (9, 3), (30, 3), (30, 5)])
+def test_the_row_that_is_best_is_seldom_taken_for_worse(number: int, seeds: int) -> None:
+    """All are equally good, and scatter differently, which is the hardest case: whichever it is, it keeps its mark."""
+    draw = np.random.default_rng(number + seeds)
+    lost, tables = 0, 2000
+    for _ in range(tables):
+        spread = np.exp(draw.normal(0, 0.4, (number, 1)))
+        values = draw.normal(size=(number, seeds)) * spread + draw.normal(size=seeds)
+        best = int(values.mean(1).argmin())
+        others = [place for place in range(number) if place != best]
+        chances = worse_than(dict(enumerate(values[best])), [dict(enumerate(values[place])) for place in others])
+        lost += best != 0 and chances[others.index(0)] <= LEVEL
+    assert lost / tables < 0.06
+
+
+def test_rows_that_are_far_behind_are_shown_to_be_although_many() -> None:
+    """Thirty rows and three seeds, half of them behind by six times what seeds scatter: alone hardly one would be."""
+    draw = np.random.default_rng(3)
+    values = draw.normal(size=(30, 3))
+    values[15:] += 6
+    best = int(values.mean(1).argmin())
+    others = [place for place in range(30) if place != best]
+    chances = worse_than(dict(enumerate(values[best])), [dict(enumerate(values[place])) for place in others])
+    worse = {others[place] for place, p in chances.items() if p <= LEVEL}
+    assert {*range(15, 30)} <= worse
+    alone = holm([float(stats.ttest_rel(values[place], values[best]).pvalue) for place in others])
+    assert np.mean(alone <= LEVEL) < 0.3
+
+
+def test_what_seeds_cannot_tell_has_no_p_value() -> None:
+    """No seed in common, one alone, or rows that all differ by the same in every seed."""
+    best = {0: 0.5, 1: 0.25}
+    assert worse_than(best, [{2: 1.0, 3: 1.0}, {0: 1.0}]) == {}
+    assert worse_than(best, [{0: 1.0, 1: 0.75}]) == {}
 
 
 def test_intervals_are_students_over_seeds(rows: dict[str, Row]) -> None:

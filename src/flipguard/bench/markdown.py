@@ -15,10 +15,10 @@ PARTS = {
 }
 NOTE = (
     "Rates in percent. Mean ± standard deviation over seeds. **Bold**: the best of those that answer at the cost of "
-    f"one model; ≈: not shown to be worse than it (paired t over seeds, adjusted by Holm, {LEVEL:.0%} level; with few "
-    "seeds much is not shown). Training cost: counted operations of everything that the update trains and asks, in "
-    "plain trainings of the new model; the old model, and what it was made from, are there already. Churn of two runs: "
-    "between the new models of each two seeds."
+    "one model; ≈: not shown to be worse than it (t over paired seeds, variances moderated by those of all rows, "
+    f"adjusted by Holm, {LEVEL:.0%} level). Training cost: counted operations of everything that the update trains and "
+    "asks, in plain trainings of the new model; the old model, and what it was made from, are there already. Churn of "
+    "two runs: between the new models of each two seeds."
 )
 
 

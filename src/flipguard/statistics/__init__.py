@@ -10,6 +10,7 @@ from flipguard.statistics.covariance import (
 )
 from flipguard.statistics.interval import Floats, Interval
 from flipguard.statistics.means import mean_interval
+from flipguard.statistics.moderated import moderated_variance
 from flipguard.statistics.noise import NoiseExcess, noise_excess
 from flipguard.statistics.paired import (
     error_difference,
@@ -46,6 +47,7 @@ __all__ = [
     "linear_variance",
     "mcnemar_exact",
     "mean_interval",
+    "moderated_variance",
     "multinomial_covariance",
     "noise_excess",
     "relative_negative_flip_rate",
