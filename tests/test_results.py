@@ -146,17 +146,10 @@ def test_a_front_in_words_is_its_runs(heading: str) -> None:
     assert [line.split(" | ", 1)[1] for line in text.splitlines() if line.startswith("|") and "±" in line] == made
 
 
-@pytest.mark.parametrize(
-    ("heading", "name", "seeds"),
-    [
-        ("ELODI's Table 1 on CLINC-150, with small transformers", "clinc_methods", {1, 2, 3}),
-        ("ELODI's Table 1 on CIFAR-100, so far", "cifar100", {1, 2}),
-    ],
-)
-def test_the_table_beside_the_papers_is_its_runs(heading: str, name: str, seeds: set[int]) -> None:
-    text = (ROOT / "results" / "README.md").read_text().split(f"## {heading}\n")[1].split("\n## ")[0]
-    runs = pq.read_table(ROOT / "results" / "bench" / name / "runs.parquet").to_pandas()
-    runs = runs[(runs["part"] == "test") & runs["seed"].isin(seeds)]
+def test_the_table_beside_the_papers_is_its_runs() -> None:
+    text = section("ELODI's Table 1 on CLINC-150, with small transformers")
+    runs = pq.read_table(ROOT / "results" / "bench" / "clinc_methods" / "runs.parquet").to_pandas()
+    runs = runs[runs["part"] == "test"]
     mean = 100 * runs.groupby(["row", "seed"]).mean(numeric_only=True).groupby("row").mean()
     told = re.findall(r"^\| `(\w+)` \| ([\d.]+), ([\d.]+) \|", text, re.MULTILINE)
     assert len(told) == 10
@@ -215,6 +208,78 @@ def test_the_table_of_one_pair_of_runs_is_its_record() -> None:
         return [f"{churn:.2f}", f"{churn / (100 * none):.2f}", f"{error:.2f}", f"{flips:.1f}", f"{ece:.1f}"]
 
     check_lines("cifar100_churn", "What makes two runs agree on CIFAR-100", made)
+
+
+def test_each_line_of_table_1_is_its_row() -> None:
+    def made(row: Row) -> list[str]:
+        error, flips, relative, ece = percent(
+            row, "error_rate_new", "negative_flip_rate", "relative_negative_flip_rate", "ece_new"
+        )
+        churn = f"{100 * row.cells['run_churn'].mean:.1f}" if "run_churn" in row.cells else ""
+        figures = [f"{row.training_cost:.1f}", f"{error:.2f}", f"{flips:.2f}", f"{relative:.1f}", churn]
+        return [*figures, f"{row.cells['nll_new'].mean:.3f}", f"{ece:.1f}", str(len(row.seeds))]
+
+    check_lines("cifar100", "ELODI's Table 1 on CIFAR-100, so far", made)
+
+
+def test_table_1_in_words_is_its_runs() -> None:
+    rows = {row.name: row for row in read_rows(ROOT / "results" / "bench" / "cifar100")}
+    text = section("ELODI's Table 1 on CIFAR-100, so far")
+    error, flips, relative, churn = (
+        {name: 100 * row.cells[cell].mean for name, row in rows.items() if cell in row.cells}
+        for cell in ("error_rate_new", "negative_flip_rate", "relative_negative_flip_rate", "run_churn")
+    )
+
+    def p(one: str, other: str, cell: str = "negative_flip_rate") -> float:
+        return paired_p(rows[one].cells[cell].values, rows[other].cells[cell].values) or 1.0
+
+    targeted = ("kd", "fd_kl", "fd_kl_1", "fd_lm", "ldi", "naive", "bct", "ract", "bu_cr")
+    assert error["elodi"] < min(error[name] for name in targeted)
+    assert flips["elodi"] < min(flips[name] for name in targeted)
+    assert min(targeted, key=flips.__getitem__) == "fd_lm"
+    assert min(targeted, key=error.__getitem__) == "kd"
+    first = f"{error['elodi']:.2f} and an NFR of {flips['elodi']:.2f}"
+    second = f"`fd_lm` with {flips['fd_lm']:.2f} at {error['fd_lm']:.2f} (two seeds)"
+    chance = f"(against ELODI p = {p('elodi', 'kd', 'error_rate_new'):.3f} and {p('elodi', 'kd'):.3f})"
+    third = f"`kd` with {error['kd']:.2f} at {flips['kd']:.2f} {chance}"
+    assert f"{first}; next in NFR is {second}, next in error {third}" in text
+    assert rows["fd_lm"].seeds == (1, 2)
+    of_eight = ("elodi", "elodi_k10", "ensemble_kd", "ensemble_fd")
+    assert {f"{error[name]:.1f}" for name in of_eight} <= {"26.0", "26.1", "26.2", "26.3"}
+    assert "NFRs of {}, {}, {} and {}".format(*(f"{flips[name]:.2f}" for name in of_eight)) in text
+    of_all = [rows[name].cells["negative_flip_rate"].values for name in of_eight]
+    assert all(of_all[0][seed] < min(other[seed] for other in of_all[1:]) for seed in (1, 2, 3))
+    top, kd, fd = (p("elodi", name) for name in of_eight[1:])
+    assert f"against KD with p = {kd:.2f}, against the other two {top:.2f} and {fd:.2f} (unadjusted)" in text
+    students, ensembles = ("ensemble_kd_2", "kd_4", "ensemble_kd"), ("paragon_2", "paragon_4", "paragon_8")
+    assert "relative NFR {:.1f}, {:.1f} and {:.1f} by KD".format(*(relative[name] for name in students)) in text
+    assert "against {:.1f}, {:.1f} and {:.1f} of the ensembles".format(*(relative[name] for name in ensembles)) in text
+    for name, called in (("dealt_branch", "scion"), ("dealt_5", "heir")):
+        assert f"`{name}` (`{called}`) {error[name]:.2f} and {flips[name]:.2f}" in text
+    single = [name for name, row in rows.items() if row.inference_cost < 1.5]
+    assert min(single, key=flips.__getitem__) == "dealt_5"
+    assert min(single, key=lambda name: rows[name].cells["nll_new"].mean) == "dealt_branch"
+    better = [name for name in single if error[name] < error["dealt_branch"]]
+    assert all(rows[name].training_cost > 11 for name in better)
+    assert "({:.2f} and {:.2f})".format(*sorted(error[name] for name in better)) in text
+    words = {
+        name: "{:.2f}, {} {:.3f} and {} {:.1f}".format(
+            100 * rows[name].cells["error_rate_new"].values[1],
+            "NLL",
+            rows[name].cells["nll_new"].values[1],
+            "ECE",
+            100 * rows[name].cells["ece_new"].values[1],
+        )
+        for name in ("kd_4", "latent_be", "latent_be_tdiv_sdiv")
+    }
+    assert f"(error {words['kd_4']})" in text.replace(", ECE", " and ECE")
+    for name in ("latent_be", "latent_be_tdiv_sdiv"):
+        assert words[name].replace("NLL ", "").replace("ECE ", "") in text
+    plain = churn["none"]
+    forms = (churn[name] / plain for name in ("codistill_ce_1", "codistill_l1_1", "codistill_skl_1_entropy"))
+    ce, l1, entropy = (f"{share:.2f}" for share in forms)
+    assert f"{ce} times by cross-entropy towards a copy from before, {l1} by L1" in text
+    assert f"minimum entropy adds nothing ({entropy})" in text
 
 
 def test_co_distillation_in_words_is_its_runs() -> None:
