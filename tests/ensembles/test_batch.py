@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
 from flipguard.ensembles import BatchEnsemble, batch_ensemble, check_folding, combined, merge
-from flipguard.ensembles.rank_one import RankOne, factor_parameters
+from flipguard.ensembles.rank_one import RankOne, by_member, factor_parameters
 from flipguard.models import build_model
 from flipguard.types import InputError
 
@@ -417,3 +417,42 @@ if importlib.util.find_spec("timm") is not None:
             ensemble.training = True
             assert torch.allclose(ensemble.each(x).logits, apart, rtol=1e-2, atol=1e-2 * float(apart.abs().max()))
         assert list(merge(ensemble).state_dict()) == list(network.state_dict())
+
+
+@pytest.mark.parametrize("last", [True, False])
+def test_factors_are_applied_by_member_with_the_gradients_of_the_product(last: bool) -> None:
+    """Three members of five rows, in double precision by hand and by finite differences, twice differentiable."""
+    draw = torch.Generator().manual_seed(3)
+    shape = (3 * 5, 2, 7) if last else (3 * 5, 7, 2, 2)
+    x, deviation = (torch.randn(size, generator=draw, dtype=torch.float64) for size in (shape, (3, 7)))
+    ones = (1, 7) if last else (7, 1, 1)
+    wanted = torch.cat([rows * (1 + own.reshape(ones)) for rows, own in zip(x.chunk(3), deviation, strict=True)])
+    torch.testing.assert_close(by_member(x, deviation, last=last), wanted)
+    inputs = (x[:6].clone().requires_grad_(), deviation.clone().requires_grad_())
+
+    def scaled(values: Tensor, factors: Tensor) -> Tensor:
+        return by_member(values, factors, last=last)
+
+    assert torch.autograd.gradcheck(scaled, inputs)
+    assert torch.autograd.gradgradcheck(scaled, inputs)
+
+
+def test_half_precision_keeps_a_deviation_that_a_rounded_factor_has_not() -> None:
+    """1.012 is 1.0156 in bfloat16, or 1.0078; what it does to many values is 1.012, and so is its gradient."""
+    draw = torch.Generator().manual_seed(4)
+    x = torch.rand(2 * 4096, 7, generator=draw).add(1).bfloat16().requires_grad_()
+    deviation = torch.tensor([[0.012] * 7, [-0.012] * 7]).requires_grad_()
+    y = by_member(x, deviation, last=True)
+    assert y.dtype == torch.bfloat16
+    first, second = (y.float() / x.float() - 1).unflatten(0, (2, -1)).mean((1, 2)).tolist()
+    assert (first, second) == pytest.approx((0.012, -0.012), rel=0.03)
+    y.sum().backward()
+    assert deviation.grad is not None
+    torch.testing.assert_close(deviation.grad, x.detach().float().unflatten(0, (2, -1)).sum(1), rtol=1e-3, atol=0)
+
+
+def test_the_memory_format_of_images_stays() -> None:
+    x = torch.randn(6, 5, 4, 4).to(memory_format=torch.channels_last).requires_grad_()
+    y = by_member(x, torch.zeros(3, 5), last=False)
+    assert y.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(y, x)

@@ -43,15 +43,15 @@ class RankOne:
 
     def factors(self, name: str) -> tuple[Tensor, Tensor]:
         """r (M, C_in) and s (M, C_out) of one weight. They are stored as r - 1 and s - 1: decay pulls them to 1."""
-        return self._factor(f"{name}_r"), self._factor(f"{name}_s")
+        return 1 + self._deviation(f"{name}_r"), 1 + self._deviation(f"{name}_s")
 
-    def _factor(self, name: str) -> Tensor:
+    def _deviation(self, name: str) -> Tensor:
         deviation: Tensor = self._parameters[name]
         if torch.is_grad_enabled() and deviation.requires_grad:
             # Adds zero, and makes the gradient M times as large: the student's loss reaches the shared weights as the
             # mean over members, but each factor has a member of its own (Algorithm 1, line 5).
             deviation = deviation + (self.turn.members - 1) * (deviation - deviation.detach())
-        return 1 + deviation
+        return deviation
 
     def weight_of(self, name: str, member: Tensor) -> Tensor:
         """θ ∘ (s_m r_mᵀ) for the member (1,)."""
@@ -93,15 +93,14 @@ class RankOne:
                 f"a folded pass needs one group of rows per member, but {self.plain.__name__} got {x.shape[0]} rows "
                 f"for {self.turn.members} members: use batch_ensemble(…, folded=False)."
             )
-        r, s = self.factors("weight")
         weight, bias = self._parameters["weight"], self._parameters["bias"]
         linear = isinstance(self, nn.Linear)
-        scaled = (x * _rowwise(r, x, linear=linear)).to(x.dtype)
+        scaled = by_member(x, self._deviation("weight_r"), last=linear)
         y = F.linear(scaled, weight) if linear else self._conv_forward(scaled, weight, None)  # type: ignore[attr-defined]
-        product = y * _rowwise(s, y, linear=linear)
-        if bias is not None:
-            product = product + (bias if linear else bias.reshape(-1, *[1] * (y.ndim - 2)))
-        return product.to(y.dtype)
+        product = by_member(y, self._deviation("weight_s"), last=linear)
+        if bias is None:
+            return product
+        return (product + (bias if linear else bias.reshape(-1, *[1] * (y.ndim - 2)))).to(y.dtype)
 
 
 def outer(r: Tensor, s: Tensor, weight: Tensor, groups: int) -> Tensor:
@@ -116,12 +115,45 @@ def outer(r: Tensor, s: Tensor, weight: Tensor, groups: int) -> Tensor:
     return (s[:, None] * own).reshape(out, inner, *[1] * (weight.ndim - 2))
 
 
-def _rowwise(factor: Tensor, x: Tensor, *, linear: bool) -> Tensor:
-    """(M, C) as one factor per row and channel of x (M·n, …): the last axis of a linear layer, else the second."""
+def by_member(x: Tensor, deviation: Tensor, *, last: bool) -> Tensor:
+    """(1 + d_m) ∘ x for x (M·n, …), one member's n rows after another's; d (M, C) of the last axis, or of the second.
+
+    In x's own precision: on a GPU this is memory traffic, and products in float32 are twice as wide. A factor near 1
+    has few digits left for its deviation in half precision, which by itself has them all: x + x d is rounded at its end.
+
+    >>> by_member(torch.ones(4, 2), torch.tensor([[0.0, 1.0], [2.0, 3.0]]), last=True)
+    tensor([[1., 2.],
+            [1., 2.],
+            [3., 4.],
+            [3., 4.]])
+    """
+    scaled: Tensor = _ByMember.apply(x, deviation, last)
+    return scaled
+
+
+class _ByMember(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, deviation: Tensor, last: bool) -> Tensor:
+        ctx.save_for_backward(x, deviation)
+        ctx.last = last
+        return torch.addcmul(x, x, _rowwise(deviation.to(x.dtype), x, last=last))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
+        (gradient,), (x, deviation), last = gradients, ctx.saved_tensors, ctx.last
+        onward = torch.addcmul(gradient, gradient, _rowwise(deviation.to(x.dtype), x, last=last))
+        each = (gradient * x).unflatten(0, (deviation.shape[0], -1))
+        kept = (0, each.ndim - 1) if last else (0, 2)
+        summed = each.sum([axis for axis in range(each.ndim) if axis not in kept], dtype=deviation.dtype)
+        return onward, summed, None
+
+
+def _rowwise(factor: Tensor, x: Tensor, *, last: bool) -> Tensor:
+    """(M, C) as one factor per row and channel of x (M·n, …): of the last axis, else of the second."""
     members, width = factor.shape
     rows = factor[:, None].expand(members, x.shape[0] // members, width).reshape(x.shape[0], width)
     ones = [1] * (x.ndim - 2)
-    return rows.reshape(x.shape[0], *ones, width) if linear else rows.reshape(x.shape[0], width, *ones)
+    return rows.reshape(x.shape[0], *ones, width) if last else rows.reshape(x.shape[0], width, *ones)
 
 
 def convert(network: nn.Module, members: int, std: float) -> Turn:
