@@ -119,7 +119,7 @@ def by_member(x: Tensor, deviation: Tensor, *, last: bool) -> Tensor:
     """(1 + d_m) ∘ x for x (M·n, …), one member's n rows after another's; d (M, C) of the last axis, or of the second.
 
     In x's own precision: on a GPU this is memory traffic, and products in float32 are twice as wide. A factor near 1
-    has few digits left for its deviation in half precision, which by itself has them all: x + x d is rounded at its end.
+    has few digits left for its deviation in half precision, which alone has them all: x + x d is rounded at its end.
 
     >>> by_member(torch.ones(4, 2), torch.tensor([[0.0, 1.0], [2.0, 3.0]]), last=True)
     tensor([[1., 2.],
