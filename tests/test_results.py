@@ -280,6 +280,19 @@ def test_table_1_in_words_is_its_runs() -> None:
     ce, l1, entropy = (f"{share:.2f}" for share in forms)
     assert f"{ce} times by cross-entropy towards a copy from before, {l1} by L1" in text
     assert f"minimum entropy adds nothing ({entropy})" in text
+    skl = f"{churn['codistill_skl_1'] / plain:.2f}"
+    ece = {name: f"{100 * row.cells['ece_new'].mean:.1f}" for name, row in rows.items()}
+    assert min(rows, key=lambda name: rows[name].cells["ece_new"].mean) == "proxy_end2"
+    pages = {
+        "codistill_l1": f"{l1} times as often as plain ones by L1, {skl} times by symmetric KL",
+        "codistill_ce": f"{ce} times as often as plain ones by this, {skl} times by that one. Its ECE is the lower of "
+        f"the two ({ece['codistill_ce_1']} and {ece['codistill_skl_1']}; no treatment {ece['none']})",
+        "proxy_end2": f"the lowest ECE of all rows ({ece['proxy_end2']}; ELODI from eight {ece['elodi']})",
+        "ensemble_kd": f"(NFR {flips['elodi']:.2f} and {flips['ensemble_kd']:.2f}), and its ECE is the lower one "
+        f"({ece['elodi']} and {ece['ensemble_kd']})",
+    }
+    for page, words_of_it in pages.items():
+        assert words_of_it in (ROOT / "docs" / "methods" / f"{page}.md").read_text(), page
 
 
 def test_co_distillation_in_words_is_its_runs() -> None:
