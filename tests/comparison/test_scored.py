@@ -11,6 +11,7 @@ from sklearn.metrics import log_loss
 
 import flipguard
 from flipguard import InputError, compare, read_predictions
+from flipguard.comparison.run import compare_all
 from flipguard.comparison.stream import in_step
 from flipguard.metrics import FIGURES, tally
 from flipguard.predictions import Predictions
@@ -63,6 +64,20 @@ def test_every_way_gives_the_same_scores(kind: Any, way: str, naive: Any, tmp_pa
         assert float(getattr(result, name)) == pytest.approx(float(FIGURES[name](expected)), rel=1e-5), name
     assert result.flip_rank == expected.pair.rank.tolist()  # type: ignore[union-attr]
     assert sum(result.flip_rank or []) == result.negative_flips > 0
+
+
+@pytest.mark.parametrize("cluster", [None, "customer"])
+def test_all_samples_together_have_the_figures_of_the_whole_comparison(cluster: str | None, naive: Any) -> None:
+    old, new = naive.scored_pair()
+    more = {"split": np.repeat(["validation", "test"], [13, 88]), "customer": np.arange(101) // 4}
+    whole = compare({**old, **more}, {**new, **more}, cluster=cluster, cost_ratio=3)
+    together = compare_all({**old, **more}, {**new, **more}, cluster=cluster, cost_ratio=3)
+    assert whole.cece_new is not None
+    for name in type(together).model_fields:
+        figure = getattr(whole, name)
+        if "ece" in name:
+            figure = figure.model_copy(update={"low": None, "high": None})
+        assert getattr(together, name) == figure, name
 
 
 def test_nll_is_scikit_learns(naive: Any) -> None:

@@ -11,7 +11,8 @@ from flipguard.bench.graph import Graph
 from flipguard.bench.node import Node, Piece, made_for
 from flipguard.bench.plan import SIDES
 from flipguard.bench.shop import Shop
-from flipguard.comparison import Comparison, compare
+from flipguard.comparison import Figures
+from flipguard.comparison.run import compare_all
 from flipguard.data import class_places
 from flipguard.predictions import Predictions
 from flipguard.releases import material
@@ -120,10 +121,10 @@ def facts_of_pair(pair: Pair, shop: Shop, costs: Costs) -> dict[str, Any]:
     }
 
 
-def _compared(shop: Shop, old: Said, new: Said, part: str, among: tuple[str, ...]) -> Comparison:
+def _compared(shop: Shop, old: Said, new: Said, part: str, among: tuple[str, ...]) -> Figures:
     """On the part's samples of some classes; beside the test part validation, on which temperatures are fitted."""
     parts = ["validation", "test"] if part == "test" and "validation" in material.held_out(shop.data) else [part]
-    return compare(*(_predictions(shop, said, parts, among) for said in (old, new)), by=())
+    return compare_all(*(_predictions(shop, said, parts, among) for said in (old, new)), by=())
 
 
 def _predictions(shop: Shop, said: Said, parts: list[str], among: tuple[str, ...]) -> Predictions:
@@ -139,7 +140,7 @@ def _predictions(shop: Shop, said: Said, parts: list[str], among: tuple[str, ...
     )
 
 
-def _figures(found: Comparison) -> dict[str, Any]:
+def _figures(found: Figures) -> dict[str, Any]:
     figures = {name: getattr(found, name) for name in FIGURES}
     return {
         "n": found.n,

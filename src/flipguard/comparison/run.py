@@ -1,6 +1,7 @@
 """`compare` and `matrix`: prediction files in, comparisons out."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +141,24 @@ def compare_in_detail(old: Any, new: Any, **options: Any) -> Detail:
     )
 
 
+def compare_all(old: Any, new: Any, **options: Any) -> Figures:
+    """What `compare`, whose options it takes, says of all samples together, and nothing of classes, slices or flips.
+
+    Each class costs as much as the whole; calibration errors are without intervals, which cost most of the rest.
+
+    >>> old = {"id": [1, 2, 3, 4], "label": [0, 1, 1, 0], "prediction": [0, 1, 1, 1]}
+    >>> found = compare_all(old, {**old, "prediction": [0, 1, 0, 0]})
+    >>> found.negative_flips, found.positive_flips, found.churn.value
+    (1, 1, 0.5)
+    """
+    settings = options_of(**options)
+    with engine(settings.memory) as connection:
+        prepared = prepare(connection, _named(old, "old"), _named(new, "new"), settings)
+        tallied = _tallied(prepared, settings, keep_flips=False)
+    clusters = clusters_of(tallied.counted, settings)
+    return measured(tallied.whole, clusters=clusters, ece_intervals=False, **tallied.settings)
+
+
 def options_of(
     *,
     by: Sequence[str] | None = None,
@@ -163,11 +182,20 @@ def _several(sources: Any) -> tuple[Any, ...]:
     return tuple(sources) if isinstance(sources, list | tuple) else (sources,)
 
 
-def _compare(
-    prepared: Prepared, options: Options, *, detail: bool = False
-) -> tuple[Comparison, Streamed | None, npt.NDArray[np.float64] | None]:
-    """The comparison, what the pass over the scores kept, and the whole set's calibration bins."""
-    keep_flips = detail or options.flips is not None
+@dataclass(frozen=True)
+class _Tallied:
+    """Everything counted and scored, by label and by each slice, and how figures are made of it."""
+
+    counted: Counted
+    groupings: tuple[Family, ...]
+    tallies: list[Tally]
+    whole: Tally
+    streamed: Streamed | None
+    temperatures: tuple[float, float] | None
+    settings: dict[str, Any]
+
+
+def _tallied(prepared: Prepared, options: Options, *, keep_flips: bool) -> _Tallied:
     counted = prepared.count(on_missing=options.on_missing)
     groupings = families(counted, prepared.slices)
     temperatures = _temperatures(prepared, options)
@@ -176,13 +204,22 @@ def _compare(
     tallies = [
         with_scores(counted_tally(family, counted), scores) for family, scores in zip(groupings, scored, strict=True)
     ]
-    whole = tallies[0].total()
-    clusters = clusters_of(counted, options)
     settings: dict[str, Any] = {
         "confidence": options.confidence,
         "cost_ratio": options.cost_ratio,
         "displacement": prepared.old.scores == prepared.new.scores == "logits",
     }
+    return _Tallied(counted, groupings, tallies, tallies[0].total(), streamed, temperatures, settings)
+
+
+def _compare(
+    prepared: Prepared, options: Options, *, detail: bool = False
+) -> tuple[Comparison, Streamed | None, npt.NDArray[np.float64] | None]:
+    """The comparison, what the pass over the scores kept, and the whole set's calibration bins."""
+    tallied = _tallied(prepared, options, keep_flips=detail or options.flips is not None)
+    counted, groupings, tallies, whole = tallied.counted, tallied.groupings, tallied.tallies, tallied.whole
+    streamed, temperatures, settings = tallied.streamed, tallied.temperatures, tallied.settings
+    clusters = clusters_of(counted, options)
     classes, slices = groups_of(prepared.vocabulary, counted, groupings, tallies, options, settings)
     found = figures(whole, clusters=clusters, **settings)
     comparison = Comparison(
