@@ -3,12 +3,15 @@
 import os
 import subprocess
 import sys
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
 import torch
+from typer.testing import CliRunner, Result
 
 from flipguard.checkpoints import load_checkpoint
+from flipguard.cli.app import app
 from flipguard.predictions import read_predictions
 from flipguard.releases.yaml_text import as_yaml
 
@@ -57,6 +60,13 @@ def flipguard(folder: Path, *arguments: object, **options: Any) -> "subprocess.C
     process = start(folder, *arguments, **options)
     said, complaint = process.communicate(timeout=300)
     return subprocess.CompletedProcess(process.args, process.returncode, said, complaint)
+
+
+def in_this_process(folder: Path, *arguments: object) -> Result:
+    """`flipguard …` in the folder, with one thread, where nothing happens to it: it need not be started for that."""
+    torch.set_num_threads(1)
+    with chdir(folder):
+        return CliRunner().invoke(app, [str(argument) for argument in arguments], prog_name="flipguard")
 
 
 def same_run(one: Path, other: Path) -> str | None:

@@ -6,11 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from chain import flipguard, write_chain
+from chain import in_this_process, write_chain
 
 # Its assertions say as much as a test's own.
 pytest.register_assert_rewrite("scenarios")
@@ -19,11 +18,10 @@ pytest.register_assert_rewrite("scenarios")
 @pytest.fixture(scope="session")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run folder of a chain that nothing happened to; not to be changed."""
-    torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("whole")
     write_chain(folder)
-    done = flipguard(folder, "train", "chain.yaml", "--out", "run")
-    assert done.returncode == 0, done.stderr
+    done = in_this_process(folder, "train", "chain.yaml", "--out", "run")
+    assert done.exit_code == 0, done.stderr
     return folder / "run"
 
 

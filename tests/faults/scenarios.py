@@ -18,9 +18,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from chain import CHAIN, flip_bit, flipguard, same_run, start, write_chain
+from chain import CHAIN, flip_bit, flipguard, in_this_process, same_run, start, write_chain
 
 from flipguard.checkpoints import load_checkpoint
 from flipguard.releases.yaml_text import as_yaml
@@ -39,10 +38,10 @@ def wait_for(process: "subprocess.Popen[str]", words: str) -> None:
         assert line, "it ended before"
 
 
-def goes_on(folder: Path, whole: Path, run: str = "run", **options: Any) -> None:
+def goes_on(folder: Path, whole: Path, run: str = "run") -> None:
     """The same command again ends with what the unbroken run has."""
-    done = flipguard(folder, "train", "chain.yaml", "--out", run, **options)
-    assert done.returncode == 0, done.stderr
+    done = in_this_process(folder, "train", "chain.yaml", "--out", run)
+    assert done.exit_code == 0, done.stderr
     differs = same_run(whole, folder / run)
     assert differs is None, differs
     assert not list((folder / run).rglob(".*.part"))
@@ -129,8 +128,8 @@ def closed_terminal(folder: Path, whole: Path, chance: random.Random) -> None:
     assert ended == 129
     assert _status(folder / f"run{epochs}") == "stopped"
     for name in (f"run{epochs}", "untouched"):
-        done = flipguard(folder, "train", "chain.yaml", f"train.epochs={epochs}", "--out", name)
-        assert done.returncode == 0, done.stderr
+        done = in_this_process(folder, "train", "chain.yaml", f"train.epochs={epochs}", "--out", name)
+        assert done.exit_code == 0, done.stderr
     assert same_run(folder / "untouched", folder / f"run{epochs}") is None
 
 

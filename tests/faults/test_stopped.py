@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from chain import flipguard, same_run, start, write_chain
+from chain import in_this_process, same_run, start, write_chain
 from scenarios import wait_for
 
 from flipguard.checkpoints import load_checkpoint
@@ -28,8 +28,8 @@ def test_killed_at_random_moments(whole: Path, tmp_path: Path) -> None:
         process.communicate()
         ends.append(process.returncode)
     assert ends[0] == -signal.SIGKILL
-    done = flipguard(tmp_path, "train", "chain.yaml", "--out", "run")
-    assert done.returncode == 0, done.stderr
+    done = in_this_process(tmp_path, "train", "chain.yaml", "--out", "run")
+    assert done.exit_code == 0, done.stderr
     assert same_run(whole, tmp_path / "run") is None
     assert not list((tmp_path / "run").rglob(".*.part"))
     assert not list((tmp_path / "run").rglob("state.safetensors"))

@@ -70,6 +70,14 @@ except TrainingError as error:
 """
 
 
+def run_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.mkdir()
+    monkeypatch.setattr(sys, "argv", ["", str(folder)])
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    exec(SCRIPT, {})
+
+
 def run(folder: Path, world: int) -> None:
     folder.mkdir()
     with socket.socket() as free:
@@ -78,10 +86,9 @@ def run(folder: Path, world: int) -> None:
     processes = []
     for rank in range(world):
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        if world > 1:
-            # What torchrun sets.
-            environment |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
-            environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        # What torchrun sets.
+        environment |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
+        environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
         command = [sys.executable, "-c", SCRIPT, str(folder)]
         processes.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True))
     try:
@@ -93,8 +100,8 @@ def run(folder: Path, world: int) -> None:
     assert [code for _, code in ends] == [0] * world, "\n".join(errors for errors, _ in ends)
 
 
-def test_two_processes_get_the_losses_of_one(tmp_path: Path) -> None:
-    run(tmp_path / "one", 1)
+def test_two_processes_get_the_losses_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_alone(tmp_path / "one", monkeypatch)
     run(tmp_path / "two", 2)
     alone = json.loads((tmp_path / "one" / "0-of-1.json").read_text())
     first, second = (json.loads((tmp_path / "two" / f"{rank}-of-2.json").read_text()) for rank in (0, 1))

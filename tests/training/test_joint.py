@@ -101,19 +101,20 @@ for name, options in METHODS:
 """
 
 
-def test_two_processes_get_what_one_gets(tmp_path: Path) -> None:
+def test_two_processes_get_what_one_gets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = SCRIPT.replace("METHODS", repr(list(METHODS.items())))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    alone = {**os.environ, "OMP_NUM_THREADS": "1"}
-    team = {**alone, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    places = [alone, *({**team, "RANK": rank, "LOCAL_RANK": rank} for rank in "01")]
+    team = {**os.environ, "OMP_NUM_THREADS": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    places = [{**team, "RANK": rank, "LOCAL_RANK": rank} for rank in "01"]
     processes = [
         subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], env=place, stderr=subprocess.PIPE, text=True)
         for place in places
     ]
     try:
+        monkeypatch.setattr(sys, "argv", ["", str(tmp_path)])
+        exec(script, {})
         ends = [(process.communicate(timeout=300)[1], process.returncode) for process in processes]
     finally:
         for process in processes:
