@@ -1,11 +1,8 @@
 """`flipguard export` as a command: every form says what the run says."""
 
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +17,7 @@ from flipguard.cli.app import app
 from flipguard.data import load_data
 from flipguard.releases import load_release
 from flipguard.releases.yaml_text import as_yaml
+from one_process import in_turn
 
 SPEC: dict[str, Any] = {
     "data": {"name": "digits", "test_size": 0.6, "validation": 71, "per_class": 13},
@@ -94,14 +92,13 @@ def assert_refused(result: Result, *parts: str) -> None:
         assert part in lines[0]
 
 
-@pytest.mark.parametrize("form", ["onnx", "torchscript"])
-def test_an_export_warns_of_nothing(form: str, grown: Path) -> None:
+def test_an_export_warns_of_nothing(grown: Path) -> None:
     """A real process: torch tells of deprecations and missing libraries where nobody can do anything about them."""
-    command = [sys.executable, "-m", "flipguard", "export", str(grown), "--format", form, "--out", FILES[form]]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith(f"{FILES[form]}: new as {form}")
+    forms = ("onnx", "torchscript")
+    told = in_turn(Path.cwd(), *(("export", grown, "--format", form, "--out", FILES[form]) for form in forms))
+    for form, done in zip(forms, told, strict=True):
+        assert (done.code, done.stderr) == (0, "")
+        assert done.stdout.startswith(f"{FILES[form]}: new as {form}")
 
 
 def test_an_export_that_cannot_be_is_refused_in_one_line(grown: Path) -> None:

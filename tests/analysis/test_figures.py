@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -18,6 +16,7 @@ from flipguard.analysis.members import Members, read_members
 from flipguard.analysis.rates import against_parameter, error_against_flips, gain_against_flips, over_the_chain
 from flipguard.cli.figure import FIGURES
 from flipguard.comparison.chain import matrix
+from one_process import in_turn
 
 N, C = 53, 7
 CLASSES = tuple("abcdefg")
@@ -194,32 +193,28 @@ def test_an_unknown_ending_is_an_error(tmp_path: Path) -> None:
         draw(regularised_losses(), tmp_path / "f.gif")
 
 
-def run(*words: object, folder: Path) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "flipguard", "figure", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)
-
-
 def test_the_command_draws_from_files_and_names_the_figures(tmp_path: Path) -> None:
     paths = [tmp_path / f"{i}.parquet" for i in range(1, 5)]
     for i, path in enumerate(paths, start=1):
         member(i).write(path)
-    done = run(
-        "ensemble-size", "--old", *paths[:2], "--new", *paths[2:], "--sizes", 1, 2, "--out", "f.json", folder=tmp_path
+    done, unknown, incomplete = in_turn(
+        tmp_path,
+        ("figure", "ensemble-size", "--old", *paths[:2], "--new", *paths[2:], "--sizes", 1, 2, "--out", "f.json"),
+        ("figure", "nothing", "--out", "g.svg"),
+        ("figure", "against-parameter", "--old", paths[0], "--new", paths[1], "--out", "g.svg"),
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.code, done.stderr) == (0, "")
     stored = json.loads((tmp_path / "f.json").read_text())
     assert stored["panels"][1]["series"][0]["x"] == [1.0, 2.0]
     assert f"NFR, 2×: {stored['facts']['NFR, 2×']:.4g}" in done.stdout
-    done = run("nothing", "--out", "g.svg", folder=tmp_path)
-    assert done.returncode == 2
-    assert all(name in done.stderr for name in FIGURES)
-    done = run("against-parameter", "--old", paths[0], "--new", paths[1], "--out", "g.svg", folder=tmp_path)
-    assert "needs --values" in done.stderr
+    assert unknown.code == 2
+    assert all(name in unknown.stderr for name in FIGURES)
+    assert "needs --values" in incomplete.stderr
 
 
 def test_the_two_class_example_trains_its_own_models(tmp_path: Path) -> None:
-    done = run("two-class", "--out", "two.svg", folder=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
+    (done,) = in_turn(tmp_path, ("figure", "two-class", "--out", "two.svg"))
+    assert (done.code, done.stderr) == (0, "")
     assert ET.parse(tmp_path / "two.svg").getroot().tag.endswith("svg")
     facts = dict(line.split(": ") for line in done.stdout.splitlines()[:-1])
     assert float(facts["negative flips, 3×"]) < float(facts["negative flips, 1×"])

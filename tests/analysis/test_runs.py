@@ -1,8 +1,6 @@
 """Figures and the report from run folders that `flipguard train` has made."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +17,7 @@ from flipguard.reports.strips import sparkline
 from flipguard.reports.terminal import plain_text
 from flipguard.reports.wording import percent
 from flipguard.spec.training import parse_training_spec
+from one_process import in_turn
 
 
 @pytest.fixture(scope="module")
@@ -37,11 +36,6 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
         update = {**shared, "versions": versions[:2], "method": method, "seed": [1, 2]}
         train(parse_training_spec(update), home / f"entropy_{alpha}")
     return home
-
-
-def run(*words: object, folder: Path) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "flipguard", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)
 
 
 def test_a_run_is_its_versions_in_order(folders: Path) -> None:
@@ -78,39 +72,37 @@ def test_epochs_are_those_of_the_metrics(folders: Path) -> None:
     assert rate == pytest.approx(np.mean([float(figure) for figure in compared if figure is not None]))
 
 
-@pytest.mark.parametrize(
-    ("words", "axis"),
-    [
-        (("epochs", "chain"), "epoch"),
-        (("error-against-flips", "entropy_0.2", "entropy_0.7", "chain"), "error of the new model"),
-        (("gain-against-flips", "chain"), "new"),
-        (("against-parameter", "entropy_0.2", "entropy_0.7", "--key", "method.alpha"), "method.alpha"),
-        (("churn", "entropy_0.2", "entropy_0.7", "--key", "method.alpha"), "alpha of entropy"),
-        (("ensemble-size", "entropy_0.2", "--sizes", "1", "2"), "members"),
-        (("entropy", "entropy_0.2"), "predictive entropy"),
-        (("confidence", "chain", "entropy_0.7"), "confidence γ"),
-        (("line", "chain"), "t"),
-    ],
-)
-def test_the_command_draws_from_runs(folders: Path, tmp_path: Path, words: tuple[str, ...], axis: str) -> None:
-    out = tmp_path / "f.json"
-    done = run("figure", *words, "--out", out, folder=folders)
-    assert (done.returncode, done.stderr) == (0, "")
-    stored = json.loads(out.read_text())
-    assert stored["panels"][0]["x"] == axis
-    assert all(series["x"] for panel in stored["panels"] for series in panel["series"])
+DRAWN = {
+    ("epochs", "chain"): "epoch",
+    ("error-against-flips", "entropy_0.2", "entropy_0.7", "chain"): "error of the new model",
+    ("gain-against-flips", "chain"): "new",
+    ("against-parameter", "entropy_0.2", "entropy_0.7", "--key", "method.alpha"): "method.alpha",
+    ("churn", "entropy_0.2", "entropy_0.7", "--key", "method.alpha"): "alpha of entropy",
+    ("ensemble-size", "entropy_0.2", "--sizes", "1", "2"): "members",
+    ("entropy", "entropy_0.2"): "predictive entropy",
+    ("confidence", "chain", "entropy_0.7"): "confidence γ",
+    ("line", "chain"): "t",
+}
+REFUSED = {
+    ("epochs",): "needs run folders",
+    ("churn", "chain"): "needs --key",
+    ("ensemble-size", "chain", "--old", "a.parquet"): "run folders have both sides",
+    ("feature-arrows", "chain"): "has no features",
+}
 
 
-def test_what_a_run_cannot_give_is_said(folders: Path) -> None:
-    for words, message in (
-        (("epochs",), "needs run folders"),
-        (("churn", "chain"), "needs --key"),
-        (("ensemble-size", "chain", "--old", "a.parquet"), "run folders have both sides"),
-        (("feature-arrows", "chain"), "has no features"),
-    ):
-        done = run("figure", *words, "--out", "f.svg", folder=folders)
-        assert done.returncode == 2
-        assert message in done.stderr
+def test_the_command_draws_from_runs_and_says_what_a_run_cannot_give(folders: Path, tmp_path: Path) -> None:
+    drawn = [("figure", *words, "--out", tmp_path / f"{words[0]}.json") for words in DRAWN]
+    refused = [("figure", *words, "--out", "f.svg") for words in REFUSED]
+    done = in_turn(folders, *drawn, *refused)
+    for (words, axis), one in zip(DRAWN.items(), done[: len(DRAWN)], strict=True):
+        assert (one.code, one.stderr) == (0, ""), words
+        stored = json.loads((tmp_path / f"{words[0]}.json").read_text())
+        assert stored["panels"][0]["x"] == axis
+        assert all(series["x"] for panel in stored["panels"] for series in panel["series"])
+    for (words, message), one in zip(REFUSED.items(), done[len(DRAWN) :], strict=True):
+        assert one.code == 2, words
+        assert message in one.stderr
 
 
 def test_the_terminal_shows_how_each_version_was_trained(folders: Path) -> None:
@@ -124,8 +116,18 @@ def test_the_terminal_shows_how_each_version_was_trained(folders: Path) -> None:
 
 
 def test_the_report_of_a_run_is_that_of_its_last_update(folders: Path, tmp_path: Path) -> None:
-    done = run("report", "chain", "--out", tmp_path / "r.html", folder=folders)
-    assert (done.returncode, done.stderr) == (0, "")
+    wrong = {
+        ("chain", "x.parquet"): "stands for both sides",
+        ("chain/versions/v0/predictions/test.parquet",): "is no run folder: give OLD and NEW",
+        ("entropy_0.2",): "it holds the runs seed_1, seed_2",
+    }
+    done, judged, *refused = in_turn(
+        folders,
+        ("report", "chain", "--out", tmp_path / "r.html"),
+        ("report", "chain", "--max-nfr", "0", "--out", tmp_path / "s.html"),
+        *(("report", *words, "--out", tmp_path / "t.html") for words in wrong),
+    )
+    assert (done.code, done.stderr) == (0, "")
     flips = flipguard.compare(*read_run(folders / "chain").update).negative_flips
     assert f"{flips} negative flips" in done.stdout
     text = (tmp_path / "r.html").read_text()
@@ -135,14 +137,8 @@ def test_the_report_of_a_run_is_that_of_its_last_update(folders: Path, tmp_path:
     assert "Errors and flips over training: negative flip rate" in text
     last = read_run(folders / "chain").epochs("v2")[-1]["negative_flip_rate"]
     assert f"<td>{last:.4g}</td>" in text
-    refused = run("report", "chain", "--max-nfr", "0", "--out", tmp_path / "s.html", folder=folders)
-    assert refused.returncode == 0
+    assert judged.code == 0
     assert "gate from the run" not in (tmp_path / "s.html").read_text()
-    for words, message in (
-        (("chain", "x.parquet"), "stands for both sides"),
-        (("chain/versions/v0/predictions/test.parquet",), "is no run folder: give OLD and NEW"),
-        (("entropy_0.2",), "it holds the runs seed_1, seed_2"),
-    ):
-        done = run("report", *words, "--out", tmp_path / "t.html", folder=folders)
-        assert done.returncode == 2
-        assert message in done.stderr
+    for (words, message), one in zip(wrong.items(), refused, strict=True):
+        assert one.code == 2, words
+        assert message in one.stderr

@@ -3,8 +3,6 @@
 import io
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ import torch
 from flipguard.data import load_data
 from flipguard.data.packing import AT_A_TIME, NAMED, Packed, Packing, images_in, pack
 from flipguard.types import InputError
+from one_process import in_turn
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
 RNG = np.random.default_rng(3)
@@ -224,25 +223,23 @@ def test_names_that_could_not_be_read_back(
 
 def test_as_a_user_meets_it(tmp_path: Path) -> None:
     write_folder(tmp_path / "images")
-
-    def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-m", "flipguard", "shards", *arguments, "--workers", "0"]
-        return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
-
-    done = run("images", "--out", "packed", "--short", "36", "--per-shard", "5")
-    assert done.returncode == 0, done.stderr
+    used = "data: {name: webdataset, folder: packed}"
+    spec = f"{used}\nnew: {{model: {{name: resnet10, width: 2}}}}\ntrain: {{epochs: 1, batch_size: 3}}\n"
+    (tmp_path / "spec.yaml").write_text(spec)
+    done, trained, refused = in_turn(
+        tmp_path,
+        ("shards", "images", "--out", "packed", "--short", "36", "--per-shard", "5", "--workers", "0"),
+        ("train", "spec.yaml", "data.size=32", "--out", "run"),
+        ("shards", "images", "--out", "images/packed", "--workers", "0"),
+    )
+    assert done.code == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0] == "1 of 4  train-000000.tar"
     assert lines[-2].startswith("18 images in 4 shards, 0.00 GB. Use them by")
-    assert lines[-1] == "data: {name: webdataset, folder: packed}"
-    spec = f"{lines[-1]}\nnew: {{model: {{name: resnet10, width: 2}}}}\ntrain: {{epochs: 1, batch_size: 3}}\n"
-    (tmp_path / "spec.yaml").write_text(spec)
-    command = [sys.executable, "-m", "flipguard", "train", "spec.yaml", "data.size=32", "--out", "run"]
-    trained = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
-    assert trained.returncode == 0, trained.stderr
+    assert lines[-1] == used
+    assert trained.code == 0, trained.stderr
     assert json.loads((tmp_path / "run/versions/new/model.json").read_text())["classes"] == ["cat", "dog.brown"]
-    refused = run("images", "--out", "images/packed")
-    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+    assert (refused.code, refused.stderr.count("\n")) == (2, 1)
     assert "lies in images" in refused.stderr
     with io.BytesIO((tmp_path / "packed/classes.txt").read_bytes()) as file:
         assert file.read() == b"cat\ndog.brown\n"

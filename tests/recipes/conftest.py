@@ -2,6 +2,9 @@
 
 import csv
 import json
+import runpy
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +13,20 @@ import torch
 
 from flipguard.data import load_data
 from flipguard.predictions import Predictions
+
+RECIPES = Path(__file__).parents[2] / "recipes"
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Runs a recipe as `python recipes/NAME.py …` does, but in this process, and gives what it printed."""
+
+    def run(name: str, *options: object) -> str:
+        monkeypatch.setattr(sys, "argv", [name, *map(str, options)])
+        runpy.run_path(str(RECIPES / f"{name}.py"), run_name="__main__")
+        return capsys.readouterr().out
+
+    return run
 
 
 @pytest.fixture(scope="module")

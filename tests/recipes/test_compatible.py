@@ -1,16 +1,12 @@
 """The recipe of the compatible methods on digits, in its smallest form."""
 
 import json
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
 
-
-def test_every_row_on_digits(tmp_path: Path) -> None:
-    command = [sys.executable, "recipes/compatible.py", "--out", str(tmp_path), "--seeds", "1", "--epochs", "3"]
-    printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+def test_every_row_on_digits(script: Callable[..., str], tmp_path: Path) -> None:
+    printed = script("compatible", "--out", tmp_path, "--seeds", 1, "--epochs", 3)
     (rows,) = json.loads((tmp_path / "compatible.json").read_text())
     trained = ["none", "bct", "ract", "ract contrastive", "bu_cr"]
     rewritten = [f"bu_cr rewritten, {ratio}" for ratio in (2, 5, 10)]
