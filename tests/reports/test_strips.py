@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 import flipguard
-from flipguard.comparison import Comparison
+from flipguard.comparison import Comparison, Matrix
 from flipguard.reports.strips import WIDTH, OutcomeStrip, shares, sparkline
 from flipguard.reports.terminal import matrix_report, plain_text
 from flipguard.reports.wording import percent
@@ -48,8 +48,8 @@ def test_a_chain_of_three_shows_its_history() -> None:
     assert "over time" not in plain_text(matrix_report(flipguard.matrix(versions[:2])))
 
 
-@pytest.mark.parametrize("width", [40, 80, 120])
-def test_a_long_chain_keeps_its_numbers_whole_at_every_width(width: int) -> None:
+@pytest.fixture(scope="module")
+def long_chain() -> Matrix:
     rng = np.random.default_rng(3)
     label = np.arange(101) % 5
     versions = [
@@ -61,11 +61,15 @@ def test_a_long_chain_keeps_its_numbers_whole_at_every_width(width: int) -> None
         }
         for i in range(11)
     ]
-    chain = flipguard.matrix(versions)
-    text = plain_text(matrix_report(chain), width)
+    return flipguard.matrix(versions)
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_a_long_chain_keeps_its_numbers_whole_at_every_width(width: int, long_chain: Matrix) -> None:
+    text = plain_text(matrix_report(long_chain), width)
     assert max(map(len, text.splitlines())) <= width
     words = text.split()
-    for i, row in enumerate(chain.negative_flip_rate):
+    for i, row in enumerate(long_chain.negative_flip_rate):
         for j, figure in enumerate(row):
             assert i == j or percent(figure.value) in words
     assert words.count("–") == 11
