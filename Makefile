@@ -38,7 +38,7 @@ update: $(VENV)/update  ## train a whole update on digits: no treatment, focal d
 	$(BIN)/flipguard demo --picture demo/update.png --json demo/update.json
 
 test: $(VENV)/test  ## everything but what takes longest, two processes
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not long"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not long"
 
 long: $(VENV)/test  ## the rest of the tests: students in pieces, a Spark cluster, the wheel in an empty environment
 	$(BIN)/python -m pytest -n 2 --dist loadscope -m long
