@@ -43,7 +43,7 @@ def test_rows_that_scatter_no_more_than_by_chance_have_one_variance() -> None:
 def test_a_row_without_spread_has_that_of_the_others_and_one_row_its_own() -> None:
     variance, freedom = moderated_variance([0.0, 1.0, 1.2], [2, 2, 2])
     assert variance[0] > 0
-    assert freedom.tolist() == [6, 6, 6]
+    assert freedom.tolist() == [4, 4, 4]
     for alone in ([0.7], [0.7, 0.0], [0.0, 0.0]):
         variance, freedom = moderated_variance(alone, 2)
         assert variance.tolist() == alone
@@ -63,7 +63,26 @@ def test_its_t_is_students_over_many_rows() -> None:
     assert np.mean(shifted < 0.05) > np.mean(stats.ttest_1samp(values + 3, 0, axis=1).pvalue < 0.05) + 0.1
 
 
-@pytest.mark.parametrize(("variance", "freedom"), [([-1.0, 1.0], 2), ([1.0, 1.0], 0), ([[1.0]], 2)])
+def test_no_row_has_more_degrees_of_freedom_than_the_estimate() -> None:
+    """Three variances that scatter a little more than by chance, π²/6: by their model 14 each, and they have 6."""
+    seen = np.exp([-1.35, 0.0, 1.35])
+    assert 0 < np.var(np.log(seen), ddof=1) - np.pi**2 / 6 < 0.2
+    variance, freedom = moderated_variance(seen, [2, 2, 2])
+    assert variance[0] < variance[1] < variance[2]
+    assert freedom.tolist() == [6, 6, 6]
+
+
+def test_a_row_that_diverged_does_not_widen_the_others() -> None:
+    seen = np.array([1.0, 1.4, 0.7, 2.0, 1.1, 0.9, 1.8, 1.2, 0.6, 1.5])
+    alone, free = moderated_variance(seen, np.full(10, 2))
+    beside, freedom = moderated_variance([*seen, 1e8], np.full(11, 2))
+    assert beside[:10] == pytest.approx(alone)
+    assert freedom[:10].tolist() == free.tolist()
+
+
+@pytest.mark.parametrize(
+    ("variance", "freedom"), [([np.nan, 1.0], 2), ([np.inf, 1.0], 2), ([-1.0, 1.0], 2), ([1.0, 1.0], 0), ([[1.0]], 2)]
+)
 def test_bad_input(variance: list[float], freedom: float) -> None:
     with pytest.raises(InputError, match="for each row"):
         moderated_variance(variance, freedom)

@@ -189,6 +189,23 @@ def test_a_row_or_seed_that_is_not_there_is_named(option: str, there: str, tmp_p
     assert not (tmp_path / "out").exists()
 
 
+def test_a_row_that_a_seed_has_not_is_named_and_nothing_is_written(tmp_path: Path) -> None:
+    some = part(tmp_path / "some", lambda r: r["seed"] == 1 or r["row"] == "samples_kd")
+    refused = run("bench", SPEC, "--add", some, "--row", "samples_none", "--seed", "3", "--out", tmp_path / "out")
+    assert refused.exit_code == 2
+    assert "some has samples_none by seed 1, and not by 3." in refused.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_is_not_added_to_itself(tmp_path: Path) -> None:
+    out = part(tmp_path / "out", lambda record: record["seed"] in (1, 2))
+    before = (out / "runs.parquet").read_bytes()
+    refused = run("bench", SPEC, "--add", tmp_path / "." / "out", "--row", "samples_kd", "--out", out)
+    assert refused.exit_code == 2
+    assert "is --out itself" in refused.stderr
+    assert (out / "runs.parquet").read_bytes() == before
+
+
 def test_the_name_of_the_bench_is_needed(tmp_path: Path) -> None:
     refused = run("bench", "--add", WHOLE, "--out", tmp_path / "out")
     assert refused.exit_code == 2

@@ -1,6 +1,7 @@
 """Randomness that networks have in common, and averages of weights, which need a common start."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from small_bench import parsed
 from flipguard.bench.evaluate import pairs_of
 from flipguard.bench.graph import Graph
 from flipguard.bench.node import Node
+from flipguard.bench.plan import PartPlan
 from flipguard.bench.run import Bench
 from flipguard.bench.shop import Shop
 from flipguard.bench.tables import read_rows
@@ -171,6 +173,20 @@ def test_students_of_one_ensemble_that_share_their_draws_have_it_asked_once(tmp_
     assert asked["one"] == asked["other"]
     assert asked["two"] == asked["one"][1:]
     assert not {*asked["own"]} & {*asked["one"]}
+    # Other weights, samples, views or rounding are other answers.
+    assert len({*asked["one"]}) == 3
+    for changes in ({"views": 1}, {"views": 2, "precision": "bf16"}):
+        other = parsed(
+            **{**SAME, "networks": {**networks, "one": {**alike, "train": changes}}, "rows": rows, "seeds": [3]}
+        )
+        node = Graph(other, graph.data).row("one", "new", 3)[0].node
+        assert not {*shops[0].asked(node)["ensemble"]} & {*asked["one"]}
+    piece = replace(nodes["one"].references["ensemble"][0], place=1)
+    moved = replace(nodes["one"], references={"ensemble": (piece,)})
+    assert not {*shops[0].asked(moved)["ensemble"]} & {*asked["one"]}
+    fewer = replace(nodes["one"], plan=nodes["one"].plan.model_copy(update={"data": PartPlan(per_class=0.5)}))
+    parts = replace(shops[0], sets={**graph.sets, fewer.part: graph.data})
+    assert not {*parts.asked(fewer)["ensemble"]} & {*asked["one"]}
     passes: list[int] = []
 
     def by_processes(shop: Shop, wanted: list[Node]) -> None:

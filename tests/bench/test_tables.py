@@ -52,7 +52,7 @@ def test_p_values_are_of_moderated_t_and_adjusted_over_the_rows(rows: dict[str, 
 
 @pytest.mark.parametrize(("number", "seeds"), [(3, 2), (9, 3), (30, 3), (30, 5)])
 def test_the_row_that_is_best_is_seldom_taken_for_worse(number: int, seeds: int) -> None:
-    """All are equally good, and scatter differently, which is the hardest case: whichever it is, it keeps its mark."""
+    """All are equally good, and scatter differently: whichever is meant, it keeps its mark."""
     draw = np.random.default_rng(number + seeds)
     lost, tables = 0, 2000
     for _ in range(tables):
@@ -84,6 +84,9 @@ def test_what_seeds_cannot_tell_has_no_p_value() -> None:
     best = {0: 0.5, 1: 0.25}
     assert worse_than(best, [{2: 1.0, 3: 1.0}, {0: 1.0}]) == {}
     assert worse_than(best, [{0: 1.0, 1: 0.75}]) == {}
+    # By rounding alone they would scatter.
+    assert worse_than({0: 0.1, 1: 0.2}, [{0: 0.3, 1: 0.4}, {0: 0.5, 1: 0.6}]) == {}
+    assert [*worse_than(best, [{0: np.inf, 1: np.inf}, {0: 1.0, 1: 0.8}])] == [1]
 
 
 def test_intervals_are_students_over_seeds(rows: dict[str, Row]) -> None:

@@ -449,6 +449,11 @@ def test_half_precision_keeps_a_deviation_that_a_rounded_factor_has_not() -> Non
     y.sum().backward()
     assert deviation.grad is not None
     torch.testing.assert_close(deviation.grad, x.detach().float().unflatten(0, (2, -1)).sum(1), rtol=1e-3, atol=0)
+    x.grad = None
+    by_member(x, deviation, last=True).backward(x.detach())
+    assert x.grad is not None
+    first, second = (x.grad.float() / x.detach().float() - 1).unflatten(0, (2, -1)).mean((1, 2)).tolist()
+    assert (first, second) == pytest.approx((0.012, -0.012), rel=0.06)
 
 
 def test_the_memory_format_of_images_stays() -> None:

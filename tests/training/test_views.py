@@ -135,6 +135,33 @@ def test_what_one_run_asks_of_a_network_another_need_not(digits: DataSet) -> Non
     assert not any((seed, "draws") in answers for seed in (11, 12, 13))
 
 
+def test_an_answer_is_kept_alone_and_goes_with_its_last_reader() -> None:
+    """Of networks that were asked together the one that is wanted again; a network may stand in a reference twice."""
+    answers = Answers(["first", "second", "second"])
+    said = torch.arange(24.0).reshape(2, 4, 3)
+    for key, rows in zip(("first", "second"), said, strict=True):
+        answers.put(key, rows)
+    assert "first" not in answers
+    found = answers.take("second", torch.device("cpu"))
+    assert torch.equal(found, said[1])
+    assert found.untyped_storage().nbytes() == said[1].nbytes
+    assert "second" not in answers
+
+
+def test_a_network_that_is_named_twice_counts_twice(digits: DataSet) -> None:
+    answers, keys = Answers(["a", "b", "a", "b"]), {"ensemble": ["a", "b", "a"]}
+    for _ in range(2):
+        reference = members((11, 12, 11))
+        held_to, recipe = {"ensemble": reference}, replace(RECIPE, views=2)
+        options = {"references": held_to, "augmentation": SHIFT, "shared": Shared(answers, keys)}
+        run = begin_network(MODEL, digits, Elodi(), recipe, seeds=SEEDS, **options)
+        logits = run.references["ensemble"].logits
+        assert torch.equal(logits[0], logits[2])
+        assert not torch.equal(logits[0], logits[1])
+    assert "a" not in answers
+    assert "b" not in answers
+
+
 def test_it_goes_on_after_a_kill(digits: DataSet, tmp_path: Path) -> None:
     whole = trained(digits, recipe={"views": 2, "epochs": 4})
 

@@ -32,11 +32,13 @@ def add_results(
     from there, as parts that were measured on different networks would not belong together. Of the other folders only
     these `rows` and `seeds` are taken, if any are named: so a bench can have rows of another one under its conditions.
     """
+    for source in others:
+        if source.resolve() == folder.resolve():
+            raise InputError(f"{source} is --out itself: name another folder to add.")
     own = [folder] if (folder / RUNS).exists() else []
     sources = own + list(others)
-    cells = {source: _cells(source) for source in sources}
-    for source in others:
-        cells[source] = _only(cells[source], source, rows, seeds)
+    cells = {folder: _cells(folder)} if own else {}
+    cells |= {source: _only(_cells(source), source, rows, seeds) for source in others}
     for source in sources:
         _check(spec, source, cells[source])
     tables = {source: read_table(source, PREDICTIONS) for source in sources}
@@ -87,6 +89,10 @@ def _only(
                 raise InputError(
                     f"{source} has no {('row', 'seed')[place]} {one}; it has {', '.join(map(str, there))}."
                 )
+    for row in rows:
+        by = [seed for name, seed in cells if name == row]
+        if lacking := [seed for seed in seeds if seed not in by]:
+            raise InputError(f"{source} has {row} by seed {', '.join(map(str, by))}, and not by {lacking[0]}.")
     return {
         cell: records
         for cell, records in cells.items()

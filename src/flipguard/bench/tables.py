@@ -24,7 +24,7 @@ from flipguard.types import DamagedFile, InputError
 RUNS, PREDICTIONS = "runs.parquet", "predictions.parquet"
 CONDITIONS = ("data", "old", "new", "train")
 """What all figures of a bench have in common."""
-LEVEL = 0.05
+LEVEL, ROUNDING = 0.05, 1e-12
 PERCENT = {
     "error_rate_old": "ER old",
     "error_rate_new": "ER new",
@@ -230,8 +230,8 @@ def worse_than(best: Mapping[int, float], others: Sequence[Mapping[int, float]])
 
     Student's t of the differences over seeds, their variances drawn towards what all rows have in common
     (`moderated_variance`), adjusted over rows by Holm. Alone, three seeds have two degrees of freedom, and of thirty
-    rows hardly one would be shown to be worse, however far behind. The row that is truly the best is taken for worse in
-    about one table of twenty at most, though it is held against one that only seems to be: simulated in the tests.
+    rows hardly one would be shown to be worse, however far behind. The row that is truly the best in a figure is taken
+    for worse about once in twenty at most, though it is held against one that only seems to be: simulated in the tests.
 
     >>> seeds = {0: 0.10, 1: 0.12, 2: 0.11}
     >>> chances = worse_than(seeds, [{0: 0.11, 1: 0.12, 2: 0.12}, {0: 0.20, 1: 0.21, 2: 0.22}, {0: 0.2}])
@@ -241,11 +241,13 @@ def worse_than(best: Mapping[int, float], others: Sequence[Mapping[int, float]])
     apart = {
         place: np.array([row[seed] - best[seed] for seed in row if seed in best]) for place, row in enumerate(others)
     }
-    apart = {place: found for place, found in apart.items() if len(found) > 1}
+    apart = {place: found for place, found in apart.items() if len(found) > 1 and np.isfinite(found).all()}
     if not apart:
         return {}
     seeds = np.array([len(found) for found in apart.values()])
-    variance, freedom = moderated_variance([np.var(found, ddof=1) for found in apart.values()], seeds - 1)
+    # What differs by rounding alone does not differ.
+    spread = [np.var(found, ddof=1) if np.ptp(found) > ROUNDING else 0.0 for found in apart.values()]
+    variance, freedom = moderated_variance(spread, seeds - 1)
     known = variance > 0
     means = np.abs([np.mean(found) for found in apart.values()])[known]
     raw = 2 * special.stdtr(freedom[known], -means / np.sqrt(variance[known] / seeds[known]))

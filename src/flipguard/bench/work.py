@@ -190,7 +190,7 @@ def on_one_device(shop: Shop, nodes: list[Node], on_network: OnNetwork) -> None:
             on_network(node, _train(shop, node))
 
     # Students of one ensemble that see the same views of the same samples have it asked once.
-    answers = Answers(key for node in nodes for keys in shop.asked(node).values() for key in keys)
+    answers = Answers(key for node in nodes for keys in shop.asked(node).values() for key in {*keys})
 
     def begin(node: Node) -> Run:
         return _begin(shop, node, answers)

@@ -25,7 +25,9 @@ EPILOG = """Examples:
 
   flipguard bench cifar100 --tables --out results/bench/cifar100
 
-  flipguard bench cifar100 --add runs/monday --add runs/tuesday --out results/bench/cifar100"""
+  flipguard bench cifar100 --add runs/monday --add runs/tuesday --out results/bench/cifar100
+
+  flipguard bench cifar100 --add results/bench/cifar100_front --row elodi --seed 1 --out results/bench/cifar100"""
 
 
 def bench(

@@ -139,12 +139,15 @@ class _ByMember(torch.autograd.Function):
         return torch.addcmul(x, x, _rowwise(deviation.to(x.dtype), x, last=last))
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         (gradient,), (x, deviation), last = gradients, ctx.saved_tensors, ctx.last
-        onward = torch.addcmul(gradient, gradient, _rowwise(deviation.to(x.dtype), x, last=last))
-        each = (gradient * x).unflatten(0, (deviation.shape[0], -1))
-        kept = (0, each.ndim - 1) if last else (0, 2)
-        summed = each.sum([axis for axis in range(each.ndim) if axis not in kept], dtype=deviation.dtype)
+        onward = summed = None
+        if ctx.needs_input_grad[0]:
+            onward = torch.addcmul(gradient, gradient, _rowwise(deviation.to(x.dtype), x, last=last))
+        if ctx.needs_input_grad[1]:
+            each = (gradient * x).unflatten(0, (deviation.shape[0], -1))
+            kept = (0, each.ndim - 1) if last else (0, 2)
+            summed = each.sum([axis for axis in range(each.ndim) if axis not in kept], dtype=deviation.dtype)
         return onward, summed, None
 
 

@@ -15,7 +15,9 @@ def moderated_variance(variance: ArrayLike, freedom: ArrayLike) -> tuple[Floats,
     s₀² d₀ / χ²(d₀), then (d₀ s₀² + d s²) / (d₀ + d) estimates each with d₀ + d degrees of freedom. d₀ and s₀² follow
     from the mean and the spread of e = ln s² - ψ(d/2) + ln(d/2): ψ'(d₀/2) is what ψ'(d/2) leaves of the spread. Where
     that is nothing the true variances are taken for one, exp of the mean of e. No row gets more degrees of freedom than
-    all rows have together. A variance of 0 has no logarithm: it takes part in the result, and not in the estimate.
+    all rows of the estimate have together. Of the estimate are not: a variance of 0, which has no logarithm, and one
+    that is far out, with e more than three quartile ranges above the upper quartile. A network that diverged in one row
+    would otherwise widen all others (Phipson et al., Ann. Appl. Stat. 10, 2016, weigh such rows down).
 
     Three seeds give a variance two degrees of freedom, and Student's t then asks for 4.3 standard errors. Three rows
     that scatter alike have six:
@@ -25,20 +27,23 @@ def moderated_variance(variance: ArrayLike, freedom: ArrayLike) -> tuple[Floats,
     [3.24 3.24 3.24] [6. 6. 6.]
     """
     squares, own = np.broadcast_arrays(np.asarray(variance, dtype=np.float64), np.asarray(freedom, dtype=np.float64))
-    if squares.ndim != 1 or np.any(squares < 0) or np.any(own <= 0):
-        raise InputError("one variance that is not negative, and degrees of freedom above 0, for each row.")
+    if squares.ndim != 1 or not np.all(np.isfinite(squares) & (squares >= 0) & (own > 0)):
+        raise InputError("one variance that is finite and not negative, and degrees of freedom above 0, for each row.")
     known = squares > 0
     if known.sum() < 2:
         return squares.copy(), own.copy()
-    d = own[known] / 2
-    logarithms = np.log(squares[known]) - special.digamma(d) + np.log(d)
+    half_own = own / 2
+    e = np.log(squares, where=known, out=np.zeros_like(squares)) - special.digamma(half_own) + np.log(half_own)
+    low, high = np.quantile(e[known], [0.25, 0.75])
+    known &= e <= high + 3 * (high - low)
+    d, logarithms, most = half_own[known], e[known], own[known].sum()
     scatter = float(np.var(logarithms, ddof=1) - special.polygamma(1, d).mean())
     if scatter <= 0:
-        return np.full_like(squares, np.exp(logarithms.mean())), np.full_like(own, own.sum())
+        return np.full_like(squares, np.exp(logarithms.mean())), np.full_like(own, most)
     half = _trigamma_inverse(scatter)
     common = np.exp(logarithms.mean() + special.digamma(half) - np.log(half))
     total = 2 * half + own
-    return (2 * half * common + own * squares) / total, np.minimum(total, own.sum())
+    return (2 * half * common + own * squares) / total, np.minimum(total, most)
 
 
 def _trigamma_inverse(value: float) -> float:

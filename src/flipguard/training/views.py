@@ -70,7 +70,8 @@ class Answers:
         """By the first who asks; kept where others will."""
         self._left[key] -= 1
         if self._left[key] > 0:
-            self._said[key] = said if _fits_often(said) else said.cpu()
+            # A copy: what is asked together is one tensor, of which any part would hold the whole.
+            self._said[key] = said.clone() if _fits_often(said) else said.cpu()
 
     def take(self, key: Hashable, device: torch.device) -> Tensor:
         """By everybody after it."""
@@ -116,15 +117,16 @@ def _asked_once(
     reference: NetworkReference, like: Batches, recipe: Recipe, answers: Answers, keys: Sequence[Hashable]
 ) -> Tensor:
     """Only those networks are asked whose answers nobody has left."""
-    missing = {key: network for key, network in zip(keys, reference.networks, strict=True) if key not in answers}
-    said: dict[Hashable, Tensor] = {}
-    if missing:
-        some = NetworkReference(reference.name, list(missing.values()), classes=reference.classes)
-        said = dict(zip(missing, _asked(some, like, recipe), strict=True))
-        for key, rows in said.items():
-            answers.put(key, rows)
+    distinct = dict(zip(keys, reference.networks, strict=True))
     device = torch.device(like.device)
-    return torch.stack([said[key] if key in said else answers.take(key, device) for key in keys])
+    said = {key: answers.take(key, device) for key in distinct if key in answers}
+    missing = [key for key in distinct if key not in said]
+    if missing:
+        some = NetworkReference(reference.name, [distinct[key] for key in missing], classes=reference.classes)
+        for key, rows in zip(missing, _asked(some, like, recipe), strict=True):
+            answers.put(key, rows)
+            said[key] = rows
+    return torch.stack([said[key] for key in keys])
 
 
 def _asked(reference: NetworkReference, like: Batches, recipe: Recipe) -> Tensor:
