@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from flipguard.bench.read import read_bench
-from flipguard.bench.tables import Cell, Row, paired_p, read_rows
+from flipguard.bench.tables import Cell, Row, paired_p, read_rows, read_table
 from flipguard.bench.written import write_tables
 
 ROOT = Path(__file__).parent.parent
@@ -764,6 +764,41 @@ def test_our_columns_beside_the_papers_are_our_runs(name: str) -> None:
     said = [row[column].strip() for row in rows for column in columns]
     assert len([cell for cell in said if cell]) >= 8
     assert {cell for cell in said if cell} <= made
+
+
+def test_growth_with_fine_tuning_in_words_is_its_runs() -> None:
+    rows = {row.name: row.cells for row in read_rows(ROOT / "results" / "bench" / "clinc_tuned_growth")}
+    text, rate = section("Growing data with fine-tuning, MiniLM"), "negative_flip_rate"
+
+    def cut(data: str, way: str) -> str:
+        plain, ours = (rows[f"{data}_{name}"][rate].mean for name in ("none", way))
+        return f"{100 * (1 - ours / plain):.0f}"
+
+    def p(data: str, way: str, digits: int = 2) -> str:
+        chance = paired_p(rows[f"{data}_{way}"][rate].values, rows[f"{data}_none"][rate].values) or 1.0
+        return f"{chance:.{digits}f}"
+
+    chance = f"paired p = {p('full', 'elodi')} and {p('samples', 'elodi')}, unadjusted"
+    assert (
+        f"ELODI has {cut('full', 'elodi')} % fewer flips than no treatment, and {cut('samples', 'elodi')} % when "
+        f"samples double ({chance}; the paper: 48 and 62 %), the "
+        f"ensembles {cut('full', 'paragon')} and {cut('samples', 'paragon')} %. Focal distillation has "
+        f"{cut('full', 'fd_kl')} and {cut('samples', 'fd_kl')} % fewer (p = {p('full', 'fd_kl', 3)} and "
+        f"{p('samples', 'fd_kl')})"
+    ) in text
+    assert (
+        f"the ensembles cut a fifth ({cut('classes', 'paragon')} %), focal distillation {cut('classes', 'fd_kl')} % "
+        f"(p = {p('classes', 'fd_kl')}), and ELODI nothing"
+    ) in text
+    assert abs(float(cut("classes", "elodi"))) < 2
+    tuned = read_table(ROOT / "results" / "bench" / "clinc_tuned", "predictions.parquet")
+    grown = read_table(ROOT / "results" / "bench" / "clinc_tuned_growth", "predictions.parquet")
+    for seed in (2, 3):
+        for side in ("old", "new"):
+            ours, theirs = (
+                t[c] for t, c in ((grown, f"full_elodi.{seed}.0.{side}"), (tuned, f"elodi.{seed}.0.{side}"))
+            )
+            assert ours.to_pylist() == theirs.to_pylist()
 
 
 def test_the_state_of_the_papers_tables_is_what_is_here() -> None:

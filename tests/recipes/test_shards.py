@@ -16,7 +16,13 @@ from flipguard.releases import load_release
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
 RECIPES = Path(__file__).parents[2] / "recipes"
 SHORT = ["data.size=32", "data.workers=0", "train.epochs=2", "train.batch_size=8", "train.precision=float32"]
-SHORT += ["old.model.width=4", "new.model.width=4", "train.device=cpu", "train.processes=1", "train.learning_rate=0.005"]
+SHORT += [
+    "old.model.width=4",
+    "new.model.width=4",
+    "train.device=cpu",
+    "train.processes=1",
+    "train.learning_rate=0.005",
+]
 torch.set_num_threads(1)
 
 
