@@ -123,9 +123,13 @@ def _asked_once(
     missing = [key for key in distinct if key not in said]
     if missing:
         some = NetworkReference(reference.name, [distinct[key] for key in missing], classes=reference.classes)
-        for key, rows in zip(missing, _asked(some, like, recipe), strict=True):
+        asked = _asked(some, like, recipe)
+        for key, rows in zip(missing, asked, strict=True):
             answers.put(key, rows)
             said[key] = rows
+        if len(missing) == len(keys):
+            # Nothing to put together, which would take the room twice.
+            return asked
     return torch.stack([said[key] for key in keys])
 
 
