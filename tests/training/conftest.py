@@ -1,5 +1,9 @@
 """A small data set that every test here trains on: 11 numbers, 7 classes, a rule that a linear network can learn."""
 
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -17,6 +21,20 @@ def _part(rows: int, generator: torch.Generator, rule: torch.Tensor, first: int)
 @pytest.fixture(autouse=True)
 def _one_thread() -> None:
     torch.set_num_threads(1)
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Path], None]:
+    """A script as `python -c SCRIPT FOLDER` runs it outside of any team, in this process: nothing happens to it."""
+
+    def run(script: str, folder: Path) -> None:
+        folder.mkdir(exist_ok=True)
+        monkeypatch.setattr(sys, "argv", ["", str(folder)])
+        for name in ("RANK", "WORLD_SIZE"):
+            monkeypatch.delenv(name, raising=False)
+        exec(script, {})
+
+    return run
 
 
 @pytest.fixture

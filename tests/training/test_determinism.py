@@ -118,12 +118,6 @@ def started(folder: Path) -> "subprocess.Popen[str]":
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def in_this_process(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder.mkdir(exist_ok=True)
-    monkeypatch.setattr(sys, "argv", ["", str(folder)])
-    exec(SCRIPT, {})
-
-
 def killed_after(folder: Path, steps: int) -> list[int]:
     """The steps that a run told of before it was killed."""
     process = started(folder)
@@ -149,17 +143,17 @@ def records(path: Path) -> dict[int, Any]:
     return found
 
 
-def test_killed_at_random_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_at_random_steps(tmp_path: Path, alone: Callable[[str, Path], None]) -> None:
     """SGD for 27 steps, then AdamW for 27, killed four times on the way, each time some steps after the start."""
     whole, torn = tmp_path / "whole", tmp_path / "torn"
-    in_this_process(whole, monkeypatch)
+    alone(SCRIPT, whole)
     chance = random.Random(8)
     starts = []
     for _ in range(4):
         told = killed_after(torn, chance.randint(5, 12))
         starts.append(told[0])
     assert len(set(starts)) > 2, "the runs did not go on where they were"
-    in_this_process(torn, monkeypatch)
+    alone(SCRIPT, torn)
     for optimiser in ("sgd", "adamw"):
         expected = torch.load(whole / f"{optimiser}.pt", weights_only=True)
         found = torch.load(torn / f"{optimiser}.pt", weights_only=True)

@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -70,14 +71,6 @@ except TrainingError as error:
 """
 
 
-def run_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder.mkdir()
-    monkeypatch.setattr(sys, "argv", ["", str(folder)])
-    for name in ("RANK", "WORLD_SIZE"):
-        monkeypatch.delenv(name, raising=False)
-    exec(SCRIPT, {})
-
-
 def run(folder: Path, world: int) -> None:
     folder.mkdir()
     with socket.socket() as free:
@@ -100,8 +93,8 @@ def run(folder: Path, world: int) -> None:
     assert [code for _, code in ends] == [0] * world, "\n".join(errors for errors, _ in ends)
 
 
-def test_two_processes_get_the_losses_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run_alone(tmp_path / "one", monkeypatch)
+def test_two_processes_get_the_losses_of_one(tmp_path: Path, alone: Callable[[str, Path], None]) -> None:
+    alone(SCRIPT, tmp_path / "one")
     run(tmp_path / "two", 2)
     alone = json.loads((tmp_path / "one" / "0-of-1.json").read_text())
     first, second = (json.loads((tmp_path / "two" / f"{rank}-of-2.json").read_text()) for rank in (0, 1))

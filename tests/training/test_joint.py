@@ -4,7 +4,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +101,7 @@ for name, options in METHODS:
 """
 
 
-def test_two_processes_get_what_one_gets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_processes_get_what_one_gets(tmp_path: Path, alone: Callable[[str, Path], None]) -> None:
     script = SCRIPT.replace("METHODS", repr(list(METHODS.items())))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -113,8 +113,7 @@ def test_two_processes_get_what_one_gets(tmp_path: Path, monkeypatch: pytest.Mon
         for place in places
     ]
     try:
-        monkeypatch.setattr(sys, "argv", ["", str(tmp_path)])
-        exec(script, {})
+        alone(script, tmp_path)
         ends = [(process.communicate(timeout=300)[1], process.returncode) for process in processes]
     finally:
         for process in processes:
