@@ -11,10 +11,10 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("neither a GPU nor Triton's interpreter: make kernels", allow_module_level=True)
 
-from flipguard.ensembles import BranchedStudent  # noqa: E402
+from flipguard.ensembles import BatchStudent, BranchedStudent  # noqa: E402
 from flipguard.models import build_model  # noqa: E402
 from flipguard.models.resnet import Residual  # noqa: E402
-from flipguard.training.forwards import with_fused_norms  # noqa: E402
+from flipguard.training.forwards import fused, with_fused_norms  # noqa: E402
 from flipguard.training.grouped import plainly_traced  # noqa: E402
 from flipguard.training.normalisation import FusedNorm, fresh_counts, norm_add_relu  # noqa: E402
 from flipguard.training.paired import _Pairing, paired  # noqa: E402
@@ -132,6 +132,31 @@ def test_a_residual_network_of_fused_norms_says_and_learns_the_same(name: str, m
     wanted = gradients(exact, exact(x.double()))
     plain, mine = (off(each, wanted) for each in found)
     assert mine <= 3 * plain + 1e-6
+
+
+def test_a_batch_ensemble_of_fused_norms_says_and_learns_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its layers are called as whole ones, whoever's turn it is; statistics are those of all members' rows."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    torch.manual_seed(0)
+    student = BatchStudent(build_model("resnet10", classes=10, width=8), 3, std=0.3).to(DEVICE)
+    (network,) = student.passes
+    assert sum(isinstance(module, FusedNorm) for module in with_fused_norms(network).modules()) > 0
+    exact, x = copy.deepcopy(student).double(), torch.randn(4, 3, 16, 16, device=DEVICE)
+    state = {key: value.clone() for key, value in student.state_dict().items()}
+    plain = gradients(student, student(x).logits)
+    moved = {key: value.clone() for key, value in student.state_dict().items() if "running" in key}
+    student.load_state_dict(state)
+    with fused(network):
+        mine = gradients(student, student(x).logits)
+        norms = [value for key, value in student.state_dict().items() if "running" in key]
+        # Whoever is asked alone, in evaluation, is asked as before.
+        alone = student.eval().chosen(x, torch.tensor([1], device=DEVICE))
+        student.train()
+    wanted = gradients(exact, exact(x.double()).logits)
+    assert off(mine, wanted) <= 3 * off(plain, wanted) + 1e-6
+    for got, expected in zip(norms, moved.values(), strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(alone, student.eval().chosen(x, torch.tensor([1], device=DEVICE)))
 
 
 def test_norms_of_a_pair_give_each_network_its_half(monkeypatch: pytest.MonkeyPatch) -> None:

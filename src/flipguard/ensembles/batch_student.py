@@ -53,6 +53,11 @@ class BatchStudent(nn.Module):
         found = None if answer.features is None else self._divided(answer.features)
         return Output(self._divided(answer.logits), found)
 
+    @property
+    def passes(self) -> list[nn.Module]:
+        """What is called as a whole in training, if there is one pass for all members."""
+        return [self.ensemble.network] if self.ensemble.folded else []
+
     def chosen(self, x: Any, which: Tensor) -> Tensor:
         """One member's logits (B, C), by its index in a tensor (1,); their gradient is the whole one."""
         return self.ensemble.chosen(x, which)

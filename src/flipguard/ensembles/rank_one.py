@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from flipguard.types import InputError
 
@@ -87,76 +86,42 @@ class RankOne:
         return super().forward(*args, **kwargs)  # type: ignore[misc]
 
     def _folded(self, x: Tensor) -> Tensor:
-        """s ∘ (θ (r ∘ x)) + bias, x (M·n, …) with one member's n rows after another's."""
-        if x.shape[0] % self.turn.members:
+        """Each member's weight times its own rows, plus bias; x (M·n, …) with one member's n rows after another's.
+
+        Factors could go to the activations instead, s ∘ (θ (r ∘ x)), and the rows through one product of θ. A weight
+        has far fewer values than what passes through it, so that on a GPU the twelve passes over activations which
+        that takes, forward and backward, cost as much as all else.
+        """
+        members = self.turn.members
+        if x.shape[0] % members:
             raise InputError(
                 f"a folded pass needs one group of rows per member, but {self.plain.__name__} got {x.shape[0]} rows "
-                f"for {self.turn.members} members: use batch_ensemble(…, folded=False)."
+                f"for {members} members: use batch_ensemble(…, folded=False)."
             )
         weight, bias = self._parameters["weight"], self._parameters["bias"]
-        linear = isinstance(self, nn.Linear)
-        scaled = by_member(x, self._deviation("weight_r"), last=linear)
-        y = F.linear(scaled, weight) if linear else self._conv_forward(scaled, weight, None)  # type: ignore[attr-defined]
-        product = by_member(y, self._deviation("weight_s"), last=linear)
-        if bias is None:
-            return product
-        return (product + (bias if linear else bias.reshape(-1, *[1] * (y.ndim - 2)))).to(y.dtype)
+        r, s = self.factors("weight")
+        weights = weight * outer(r, s, weight, getattr(self, "groups", 1))
+        if x.dtype.itemsize < weights.dtype.itemsize:
+            # Under autocast, which would cast each member's by itself.
+            weights = weights.to(x.dtype)
+        if not isinstance(self, nn.Linear):
+            rows = x.unflatten(0, (members, -1)).unbind(0)
+            each = zip(rows, weights.unbind(0), strict=True)
+            return torch.cat([self._conv_forward(own, theta, bias) for own, theta in each])  # type: ignore[attr-defined]
+        y = x.reshape(members, -1, x.shape[-1]) @ weights.transpose(1, 2)
+        return (y if bias is None else y + bias.to(y.dtype)).reshape(*x.shape[:-1], -1)
 
 
 def outer(r: Tensor, s: Tensor, weight: Tensor, groups: int) -> Tensor:
-    """s rᵀ, which broadcasts against a weight (C_out, C_in / groups, …); r (C_in,), s (C_out,).
+    """s rᵀ, which broadcasts against a weight (C_out, C_in / groups, …); r (…, C_in), s (…, C_out).
 
     >>> outer(torch.tensor([2.0, 3.0]), torch.tensor([5.0, 7.0]), torch.empty(2, 2), 1)
     tensor([[10., 15.],
             [14., 21.]])
     """
-    out, inner = weight.shape[:2]
-    own = r.reshape(groups, 1, inner).expand(groups, out // groups, inner).reshape(out, inner)
-    return (s[:, None] * own).reshape(out, inner, *[1] * (weight.ndim - 2))
-
-
-def by_member(x: Tensor, deviation: Tensor, *, last: bool) -> Tensor:
-    """(1 + d_m) ∘ x for x (M·n, …), one member's n rows after another's; d (M, C) of the last axis, or of the second.
-
-    In x's own precision: on a GPU this is memory traffic, and products in float32 are twice as wide. A factor near 1
-    has few digits left for its deviation in half precision, which alone has them all: x + x d is rounded at its end.
-
-    >>> by_member(torch.ones(4, 2), torch.tensor([[0.0, 1.0], [2.0, 3.0]]), last=True)
-    tensor([[1., 2.],
-            [1., 2.],
-            [3., 4.],
-            [3., 4.]])
-    """
-    scaled: Tensor = _ByMember.apply(x, deviation, last)
-    return scaled
-
-
-class _ByMember(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, deviation: Tensor, last: bool) -> Tensor:
-        ctx.save_for_backward(x, deviation)
-        ctx.last = last
-        return torch.addcmul(x, x, _rowwise(deviation.to(x.dtype), x, last=last))
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        (gradient,), (x, deviation), last = gradients, ctx.saved_tensors, ctx.last
-        onward = summed = None
-        if ctx.needs_input_grad[0]:
-            onward = torch.addcmul(gradient, gradient, _rowwise(deviation.to(x.dtype), x, last=last))
-        if ctx.needs_input_grad[1]:
-            each = (gradient * x).unflatten(0, (deviation.shape[0], -1))
-            kept = (0, each.ndim - 1) if last else (0, 2)
-            summed = each.sum([axis for axis in range(each.ndim) if axis not in kept], dtype=deviation.dtype)
-        return onward, summed, None
-
-
-def _rowwise(factor: Tensor, x: Tensor, *, last: bool) -> Tensor:
-    """(M, C) as one factor per row and channel of x (M·n, …): of the last axis, else of the second."""
-    members, width = factor.shape
-    rows = factor[:, None].expand(members, x.shape[0] // members, width).reshape(x.shape[0], width)
-    ones = [1] * (x.ndim - 2)
-    return rows.reshape(x.shape[0], *ones, width) if last else rows.reshape(x.shape[0], width, *ones)
+    (out, inner), lead = weight.shape[:2], r.shape[:-1]
+    own = r.reshape(*lead, groups, 1, inner).expand(*lead, groups, out // groups, inner).reshape(*lead, out, inner)
+    return (s[..., None] * own).reshape(*lead, out, inner, *[1] * (weight.ndim - 2))
 
 
 def convert(network: nn.Module, members: int, std: float) -> Turn:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from flipguard.ensembles.rank_one import RankOne
 from flipguard.models.fusion import UNTRACEABLE, fuse_layers
 from flipguard.training.at_once import AtOnce
 from flipguard.training.capture import CannotCapture, first_line
@@ -73,7 +74,15 @@ def with_fused_norms(network: nn.Module, seen: list[Tensor] | None = None) -> fx
     """
     from flipguard.training.normalisation import FusedNorm, for_each_reader, fusable
 
-    return for_each_reader(fuse_layers(network, fusable, lambda norm, relu: FusedNorm(norm, relu, seen), alone=True))
+    traced = network if isinstance(network, fx.GraphModule) else fx.GraphModule(network, _Tracer().trace(network))
+    return for_each_reader(fuse_layers(traced, fusable, lambda norm, relu: FusedNorm(norm, relu, seen), alone=True))
+
+
+class _Tracer(fx.Tracer):
+    """Layers of a BatchEnsemble are called, as torch's own are: what they do depends on whose turn it is."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return isinstance(m, RankOne) or bool(super().is_leaf_module(m, module_qualified_name))
 
 
 @contextmanager
