@@ -105,7 +105,6 @@ class RankOne:
             # Under autocast, which would cast each member's by itself.
             weights = weights.to(x.dtype)
         if not isinstance(self, nn.Linear):
-            # As chunks, whose gradients are put together in the memory format that they have.
             each = zip(x.chunk(members), weights.flatten(0, 1).chunk(members), strict=True)
             return torch.cat([self._conv_forward(own, theta, bias) for own, theta in each])  # type: ignore[attr-defined]
         y = x.reshape(members, -1, x.shape[-1]) @ weights.transpose(1, 2)
