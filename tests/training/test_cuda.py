@@ -173,6 +173,19 @@ def test_methods_with_an_ensemble_are_captured(name: str) -> None:
     assert distance(captured, plain) < 0.1
 
 
+@pytest.mark.parametrize("perturbation", [None, "tdiv_sdiv"])
+def test_a_batch_ensemble_is_captured(perturbation: str | None) -> None:
+    """Members in one folded pass with fused norms; asked one by one, in evaluation, for the perturbation."""
+    networks = [MODEL.build(C, 10 + j).cuda().eval() for j in range(3)]
+    references = {"ensemble": NetworkReference("ensemble", networks)}
+    method = build_method("latent_be", members=3, perturbation=perturbation)
+    plain, _ = trained("plain", method, references=references)
+    captured, was_captured = trained("captured", method, references=references)
+    assert was_captured
+    print("latent_be", perturbation, distance(captured, plain))
+    assert distance(captured, plain) < 0.1
+
+
 def test_views_are_captured() -> None:
     """Two views over two epochs are what is shown without; one view is another training."""
     networks = [MODEL.build(C, 10 + j).cuda().eval() for j in range(3)]
