@@ -64,6 +64,10 @@ def test_from_a_name_to_its_tables(here: Path) -> None:
             ["small", "--on", "ray", "--device", "cuda"],
             "--device cuda: on a cluster a network takes what train.resources says; set gpus there.",
         ),
+        (
+            ["small", "--device", "cpu", "--turns", "file"],
+            "turns are for benches that share a GPU, and this one has none",
+        ),
         (["missing.yaml"], "missing.yaml cannot be read"),
         (["small", "--tables", "--out", "empty"], "empty holds no results of a bench"),
         (["small", "train.epochs=3", "--tables"], "--tables shows what runs/bench/small holds, which train.epochs=3"),

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from flipguard._nearest import nearest
 from flipguard.bench.corrupted import kinds_of, on_corrupted
@@ -29,6 +30,7 @@ from flipguard.releases.folder import RunFolder, made, read_json, write_json
 from flipguard.releases.repair import is_broken, repairable, told
 from flipguard.training.pool import Pool
 from flipguard.training.signals import Stopped
+from flipguard.training.turns import Turns
 from flipguard.types import DamagedFile, InputError
 
 PAIRS = "pairs"
@@ -60,7 +62,8 @@ class Bench:
     """A spec at work in a folder, for some of its rows and seeds; all of them when none are named.
 
     `networks` is a folder that several benches share: what one has trained, another finds. Machines that share no disk
-    keep them at the address `kept`, from where they come into the folder.
+    keep them at the address `kept`, from where they come into the folder. Benches that share a GPU and name one file as
+    their `turns` train one at a time (`flipguard.training.turns`).
     """
 
     spec: BenchSpec
@@ -70,12 +73,15 @@ class Bench:
     seeds: Sequence[int] = ()
     networks: Path | None = None
     kept: str | None = None
+    turns: Path | None = None
     _graph: Graph | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         for row in self.rows:
             if row not in self.spec.every_row:
                 raise InputError(f"there is no row '{row}'{nearest(row, self.spec.every_row)}")
+        if self.turns is not None and torch.device(self.device).type == "cpu":
+            raise InputError("turns are for benches that share a GPU, and this one has none: leave them out.")
         for seed in self.seeds:
             if seed not in self.spec.seeds:
                 raise InputError(f"there is no seed {seed}; the bench has {', '.join(map(str, self.spec.seeds))}.")
@@ -259,7 +265,8 @@ class Bench:
 
     def _shop(self) -> Shop:
         sets = {name: data.to(self.device) for name, data in self.graph.sets.items()}
-        return Shop(sets, self.graph.augmentation(), self._networks, self.device, self.kept)
+        turns = Turns(self.turns)
+        return Shop(sets, self.graph.augmentation(), self._networks, self.device, self.kept, turns)
 
     @property
     def _networks(self) -> Path:

@@ -17,6 +17,7 @@ from flipguard.data import Augmentation, Batches, DataSet, class_places
 from flipguard.ensembles import CachedReference, NetworkReference, extract_logits
 from flipguard.releases import material
 from flipguard.releases.folder import read_json
+from flipguard.training.turns import Turns
 from flipguard.training.views import number_of_views
 from flipguard.types import DamagedFile
 
@@ -27,7 +28,8 @@ RECORD, LOGITS = "record.json", "logits.npz"
 class Shop:
     """`sets` are the parts of the data that networks are trained on, by name; the empty name has all of it.
 
-    `kept` is an address at which networks are kept for machines that do not see the folder.
+    `kept` is an address at which networks are kept for machines that do not see the folder, `turns` are taken with
+    other commands that train on the same device.
     """
 
     sets: Mapping[str, DataSet]
@@ -35,6 +37,7 @@ class Shop:
     folder: Path
     device: str
     kept: str | None = None
+    turns: Turns | None = None
 
     @property
     def data(self) -> DataSet:

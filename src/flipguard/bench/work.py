@@ -203,10 +203,10 @@ def on_one_device(shop: Shop, nodes: list[Node], on_network: OnNetwork) -> None:
     trained = [node for node in nodes if node.average is None]
     for kind in _kinds(shop, trained):
         try:
-            keep(in_groups(kind, begin, kind[0].train.engine, shop.device))
+            keep(in_groups(kind, begin, kind[0].train.engine, shop.device, shop.turns))
         except CannotCapture as reason:
             LOG.warning("%s and others each by itself: %s.", kind[0].label, reason)
-    keep(in_waves([node for node in trained if not shop.is_done(node)], begin, shop.device))
+    keep(in_waves([node for node in trained if not shop.is_done(node)], begin, shop.device, shop.turns))
 
 
 def _kinds(shop: Shop, nodes: list[Node]) -> list[list[Node]]:

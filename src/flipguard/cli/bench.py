@@ -59,6 +59,14 @@ def bench(
         str | None,
         typer.Option(metavar="ray|ADDRESS", help="Train the networks on a Ray cluster: a local one, or its address."),
     ] = None,
+    turns: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Commands that share a GPU and name the same file train one at a time, while the others prepare and "
+            "compare.",
+        ),
+    ] = None,
     count: Annotated[bool, typer.Option("--count", help="Say what is still to be trained, and train nothing.")] = False,
     tables: Annotated[
         bool, typer.Option("--tables", help="Only make the tables again, from what the folder holds.")
@@ -99,7 +107,7 @@ def bench(
     if repair and (count or tables):
         raise InputError(f"{'--count' if count else '--tables'} makes no network and no pair again: leave it out.")
     if add:
-        beside: dict[str, Any] = {"--networks": networks, "--processes": processes, "--on": on}
+        beside: dict[str, Any] = {"--networks": networks, "--processes": processes, "--on": on, "--turns": turns}
         beside |= {"--count": count, "--tables": tables, "--repair": repair, (changes or [""])[0]: changes}
         if others := [option for option, value in beside.items() if value]:
             raise InputError(f"--add only takes what was measured: leave {others[0]} out.")
@@ -125,6 +133,7 @@ def bench(
         seeds=seed or (),
         networks=Path(networks) if networks and not elsewhere else None,
         kept=networks if elsewhere else None,
+        turns=Path(turns) if turns is not None else None,
     )
     if count:
         return _count(work)

@@ -13,6 +13,7 @@ from flipguard.training.errors import OutOfMemory
 from flipguard.training.loop import Run, in_turn
 from flipguard.training.scales import pixels_at
 from flipguard.training.together import Together, group_size
+from flipguard.training.turns import Turns
 
 LOG = logging.getLogger("flipguard.training")
 Task = TypeVar("Task")
@@ -23,19 +24,20 @@ memory that another process may want."""
 
 
 def in_waves(
-    tasks: Sequence[Task], begin: Callable[[Task], Run], device: str
+    tasks: Sequence[Task], begin: Callable[[Task], Run], device: str, turns: Turns | None = None
 ) -> Iterator[tuple[list[tuple[Task, Run]], float]]:
     """Train what each task begins; yields the runs of a wave that are done, and the seconds that the wave took.
 
     Each run's captured step is replayed on a stream of its own, so that what one leaves idle another uses. What does
     not overlap (a step that cannot be captured) goes alone: taking turns would only hold more memory.
+    A wave that is set up waits for its turn among other commands, which is not counted in its seconds.
     """
 
     def one(waiting: Sequence[Task], _: int) -> tuple[Group[Task], Iterator[None]]:
         run = begin(waiting[0])
         return [(waiting[0], run)], run.updates()
 
-    return _side_by_side(tasks, one, 1, device)
+    return _side_by_side(tasks, one, 1, device, turns or Turns())
 
 
 def _side_by_side(
@@ -43,11 +45,12 @@ def _side_by_side(
     begin: Callable[[Sequence[Task], int], tuple[Group[Task], Iterator[None]]],
     size: int,
     device: str,
+    turns: Turns,
 ) -> Iterator[tuple[Group[Task], float]]:
     """Waves of groups: `begin` makes the next one, of at most so many of those that wait, and what updates it."""
     waiting = list(tasks)
     while waiting:
-        began = time.perf_counter()
+        began, waited = time.perf_counter(), turns.waited
         wave: Group[Task] = []
         updates: list[Iterator[None]] = []
         # What the next one takes, and what those that began with small images will still take.
@@ -73,8 +76,9 @@ def _side_by_side(
                 break
         if wave:
             LOG.info("%d networks side by side (%s)", len(wave), wave[0][1].engine)
-            in_turn(updates)
-            yield wave, time.perf_counter() - began
+            with turns.mine():
+                in_turn(updates)
+            yield wave, time.perf_counter() - began - (turns.waited - waited)
         else:
             LOG.info("%d networks in one step do not fit into memory: one at a time", size)
             size = 1
@@ -89,7 +93,7 @@ def _without(waiting: Sequence[Task], group: Group[Task]) -> list[Task]:
 
 
 def in_groups(
-    tasks: Sequence[Task], begin: Callable[[Task], Run], engine: Engine, device: str
+    tasks: Sequence[Task], begin: Callable[[Task], Run], engine: Engine, device: str, turns: Turns | None = None
 ) -> Iterator[tuple[list[tuple[Task, Run]], float]]:
     """Train what the tasks begin, networks of one kind, many in one step; yields as `in_waves` does.
 
@@ -97,17 +101,18 @@ def in_groups(
     were cut off at different places go on in groups by place. Raises CannotCapture where the networks cannot go
     together.
     """
+    turns = turns or Turns()
     if engine == "paired":
 
         def some(waiting: Sequence[Task], size: int) -> tuple[Group[Task], Iterator[None]]:
             group = _first_at_one_place(waiting, begin, size)
             return group, Together([run for _, run in group], engine).updates()
 
-        yield from _side_by_side(tasks, some, group_size(engine, len(tasks)), device)
+        yield from _side_by_side(tasks, some, group_size(engine, len(tasks)), device, turns)
         return
     waiting, size = list(tasks), len(tasks)
     while waiting:
-        began = time.perf_counter()
+        began, waited = time.perf_counter(), turns.waited
         group = _same_place([(task, begin(task)) for task in waiting[:size]])
         updates = Together([run for _, run in group], engine).updates()
         try:
@@ -119,9 +124,10 @@ def in_groups(
             fits = False
         if fits:
             LOG.info("%d networks in one step (%s)", len(group), engine)
-            in_turn([updates])
+            with turns.mine():
+                in_turn([updates])
             waiting = _without(waiting, group)
-            yield group, time.perf_counter() - began
+            yield group, time.perf_counter() - began - (turns.waited - waited)
         else:
             size = (len(group) + 1) // 2
             LOG.info("%d networks do not fit into memory together: %d at a time", len(group), size)
