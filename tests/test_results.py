@@ -200,14 +200,62 @@ def test_the_table_of_churn_is_its_runs(name: str) -> None:
         assert said[row.name][: len(made)] == made
 
 
-def test_the_table_of_one_pair_of_runs_is_its_record() -> None:
-    none = read_rows(ROOT / "results" / "bench" / "cifar100_churn")[0].cells["churn"].mean
+ONE_PAIR = {
+    "cifar100_churn": "What makes two runs agree on CIFAR-100",
+    "cifar100_causes": "What makes two runs differ on CIFAR-100",
+}
+
+
+@pytest.mark.parametrize("name", ONE_PAIR)
+def test_the_table_of_one_pair_of_runs_is_its_record(name: str) -> None:
+    none = read_rows(ROOT / "results" / "bench" / name)[0].cells["churn"].mean
 
     def made(row: Row) -> list[str]:
         churn, error, flips, ece = percent(row, "churn", "error_rate_new", "relative_negative_flip_rate", "ece_new")
         return [f"{churn:.2f}", f"{churn / (100 * none):.2f}", f"{error:.2f}", f"{flips:.1f}", f"{ece:.1f}"]
 
-    check_lines("cifar100_churn", "What makes two runs agree on CIFAR-100", made)
+    check_lines(name, ONE_PAIR[name], made)
+
+
+def test_what_is_held_in_words_is_its_record() -> None:
+    churn = {row.name: row.cells["churn"].mean for row in read_rows(ROOT / "results" / "bench" / "cifar100_causes")}
+    free = churn["nothing"]
+    some = [churn[name] / free for name in churn if not name.startswith(("plain", "no", "everything"))]
+    assert len(some) == 6
+    text = section(ONE_PAIR["cifar100_causes"])
+    assert f"({min(some):.2f} to {max(some):.2f} times)" in text
+    assert churn["everything"] == churn["plain_everything"] == 0
+    assert f"({churn['plain_nothing'] / free:.2f} times; the paper's {11.08 / 5.81:.2f} times)" in text
+
+
+def test_each_way_is_its_row() -> None:
+    rows = {row.name: row for row in read_rows(ROOT / "results" / "bench" / "cifar100_ways")}
+    text = section("Every way at 16 epochs, on CIFAR-100")
+    assert f"{len(rows)} of {len(read_bench(ROOT / 'recipes' / 'bench' / 'cifar100_ways.yaml').every_row)} rows" in text
+    relative = {name: 100 * row.cells["relative_negative_flip_rate"].mean for name, row in rows.items()}
+    error = {name: 100 * row.cells["error_rate_new"].mean for name, row in rows.items()}
+
+    def share(name: str) -> str:
+        return f"{100 * (relative['none'] - relative[name]) / (relative['none'] - relative['m_8']):.0f}"
+
+    def made(row: Row) -> list[str]:
+        old, new, flips = percent(row, "error_rate_old", "error_rate_new", "negative_flip_rate")
+        cut = "" if row.name == "none" else f"{share(row.name)} %"
+        figures = [f"{row.training_cost:.1f}", f"{old:.2f}", f"{new:.2f}", f"{flips:.2f}"]
+        return [*figures, f"{relative[row.name]:.1f}", cut]
+
+    check_lines("cifar100_ways", "Every way at 16 epochs, on CIFAR-100", made)
+    assert f"({share('by_halves')} and {share('by_quarters')} %)" in text
+    assert f"two {share('m_2')} % of the cut of eight, one {share('m_1')} %" in text
+    assert f"{share('by_pair')} % of the cut for 3.7 trainings at {error['by_pair'] - error['m_8']:.1f} points" in text
+    assert f"{share('codistill_skl_1')} % for 2.0, at {error['codistill_skl_1'] - error['m_8']:.1f}." in text
+    assert f"takes {relative['none'] - relative['average']:.1f} points of relative NFR" in text
+    assert abs(error["average"] - error["none"] - 0.25) < 0.05
+    assert f"({share('by_snapshots')} % of the cut for 2.7 trainings)" in text
+    assert abs(error["by_snapshots"] - error["none"] - 3) < 0.1
+    single = [name for name, row in rows.items() if row.inference_cost < 1.5]
+    assert min(single, key=error.__getitem__) == "twice"
+    assert sorted(single, key=relative.__getitem__)[-2:] == ["twice", "soup"]
 
 
 def test_each_line_of_table_1_is_its_row() -> None:
@@ -219,12 +267,12 @@ def test_each_line_of_table_1_is_its_row() -> None:
         figures = [f"{row.training_cost:.1f}", f"{error:.2f}", f"{flips:.2f}", f"{relative:.1f}", churn]
         return [*figures, f"{row.cells['nll_new'].mean:.3f}", f"{ece:.1f}", str(len(row.seeds))]
 
-    check_lines("cifar100", "ELODI's Table 1 on CIFAR-100, so far", made)
+    check_lines("cifar100", "ELODI's Table 1 on CIFAR-100", made)
 
 
 def test_table_1_in_words_is_its_runs() -> None:
     rows = {row.name: row for row in read_rows(ROOT / "results" / "bench" / "cifar100")}
-    text = section("ELODI's Table 1 on CIFAR-100, so far")
+    text = section("ELODI's Table 1 on CIFAR-100")
     error, flips, relative, churn = (
         {name: 100 * row.cells[cell].mean for name, row in rows.items() if cell in row.cells}
         for cell in ("error_rate_new", "negative_flip_rate", "relative_negative_flip_rate", "run_churn")
@@ -239,13 +287,26 @@ def test_table_1_in_words_is_its_runs() -> None:
     assert min(targeted, key=flips.__getitem__) == "fd_lm"
     assert min(targeted, key=error.__getitem__) == "kd"
     first = f"{error['elodi']:.2f} and an NFR of {flips['elodi']:.2f}"
-    second = f"`fd_lm` with {flips['fd_lm']:.2f} at {error['fd_lm']:.2f} (two seeds)"
+    second = f"`fd_lm` with {flips['fd_lm']:.2f} at {error['fd_lm']:.2f}"
     chance = f"(against ELODI p = {p('elodi', 'kd', 'error_rate_new'):.3f} and {p('elodi', 'kd'):.3f})"
     third = f"`kd` with {error['kd']:.2f} at {flips['kd']:.2f} {chance[:-1]}"
-    fourth = f"by two seeds, {p('elodi', 'fd_lm', 'error_rate_new'):.2f} and {p('elodi', 'fd_lm'):.2f}; unadjusted)"
+    fourth = f"of `fd_lm` {p('elodi', 'fd_lm', 'error_rate_new'):.3f} and {p('elodi', 'fd_lm'):.2f}; unadjusted)"
     assert fourth in text
     assert f"{first}; next in NFR is {second}, next in error {third}" in text
-    assert rows["fd_lm"].seeds == (1, 2)
+    assert {row.seeds for row in rows.values()} == {(1, 2, 3)}
+    for name in targeted:
+        assert p("elodi", name, "error_rate_new") < 0.05
+        assert (p("elodi", name) < 0.05) == (name != "fd_lm")
+        told_apart = p("elodi", name, "relative_negative_flip_rate") < 0.05
+        assert told_apart == (name not in ("fd_lm", "fd_kl", "fd_kl_1"))
+    said = read_table(ROOT / "results" / "bench" / "cifar100", "predictions.parquet")
+    later = ("fd_kl", "fd_kl_1", "fd_lm", "ldi", "bct", "ract", "bu_cr")
+    for seed in (1, 2, 3):
+        olds = {name: said[f"{name}.{seed}.0.old"].to_pylist() for name in targeted}
+        assert all(olds[name] == olds["fd_kl"] for name in later)
+        assert (olds["kd"] == olds["fd_kl"]) == (seed != 3)
+    of_kd, of_later = (100 * rows[name].cells["error_rate_old"].values[3] for name in ("kd", "fd_kl"))
+    assert f"(error {of_later:.1f}, that of the other rows {of_kd:.1f})" in text
     of_eight = ("elodi", "elodi_k10", "ensemble_kd", "ensemble_fd")
     assert {f"{error[name]:.1f}" for name in of_eight} <= {"26.0", "26.1", "26.2", "26.3"}
     assert "NFRs of {}, {}, {} and {}".format(*(f"{flips[name]:.2f}" for name in of_eight)) in text
@@ -268,34 +329,46 @@ def test_table_1_in_words_is_its_runs() -> None:
     assert f"and {error['elodi'] - error['paragon_4']:.1f} points more error" in text
     old = {name: f"{100 * rows[name].cells['error_rate_old'].mean:.2f}" for name in of_eight}
     assert f"({old['elodi']}; KD's and focal distillation's {old['ensemble_kd']} and {old['ensemble_fd']})" in text
-    words = {
-        name: "{:.2f}, {} {:.3f} and {} {:.1f}".format(
-            100 * rows[name].cells["error_rate_new"].values[1],
-            "NLL",
-            rows[name].cells["nll_new"].values[1],
-            "ECE",
-            100 * rows[name].cells["ece_new"].values[1],
-        )
-        for name in ("kd_4", "latent_be", "latent_be_tdiv_sdiv")
-    }
-    assert f"(error {words['kd_4']})" in text.replace(", ECE", " and ECE")
-    for name in ("latent_be", "latent_be_tdiv_sdiv"):
-        assert words[name].replace("NLL ", "").replace("ECE ", "") in text
+    nll, ece = ({name: row.cells[cell].mean for name, row in rows.items()} for cell in ("nll_new", "ece_new"))
+
+    def three(name: str) -> str:
+        return f"{error[name]:.2f}, {nll[name]:.3f} and {100 * ece[name]:.1f}"
+
+    def chances(one: str, other: str) -> list[str]:
+        return [f"{p(one, other, cell):.2f}" for cell in ("error_rate_new", "nll_new", "ece_new")]
+
+    ours, without, kd_4 = "latent_be_tdiv_sdiv", "latent_be", "kd_4"
+    assert f"(error {error[kd_4]:.2f}, NLL {nll[kd_4]:.3f}, ECE {100 * ece[kd_4]:.1f}) it has {three(ours)}" in text
+    of_error, of_nll, of_ece = chances(ours, kd_4)
+    assert f"(p = {of_ece}), the NLL not (p = {of_nll}), the error a hair above (p = {of_error})" in text
+    values = {name: rows[name].cells for name in (ours, without, kd_4)}
+    for seed in (1, 2, 3):
+        assert values[ours]["ece_new"].values[seed] < values[kd_4]["ece_new"].values[seed]
+        assert values[ours]["nll_new"].values[seed] > values[without]["nll_new"].values[seed]
+    of_error, of_nll, of_ece = chances(without, kd_4)
+    assert f"it has {three(without)}, below KD in all three" in text
+    assert f"(p = {of_error}, {of_nll} and {of_ece})" in text
+    assert (
+        f"in each seed (p = {p(ours, without, 'nll_new'):.3f}) and lowers ECE (p = {chances(ours, without)[2]})" in text
+    )
+    lower = f"(relative NFR {relative[ours]:.1f} and {relative[without]:.1f}, p = "
+    assert f"{lower}{p(ours, without, 'relative_negative_flip_rate'):.2f})" in text
+    assert f"({three('batch_ensemble')}; ECE against KD p = {chances('batch_ensemble', kd_4)[2]})" in text
     plain = churn["none"]
     forms = (churn[name] / plain for name in ("codistill_ce_1", "codistill_l1_1", "codistill_skl_1_entropy"))
     ce, l1, entropy = (f"{share:.2f}" for share in forms)
     assert f"{ce} times by cross-entropy towards a copy from before, {l1} by L1" in text
     assert f"minimum entropy adds nothing ({entropy})" in text
     skl = f"{churn['codistill_skl_1'] / plain:.2f}"
-    ece = {name: f"{100 * row.cells['ece_new'].mean:.1f}" for name, row in rows.items()}
-    assert min(rows, key=lambda name: rows[name].cells["ece_new"].mean) == "proxy_end2"
+    assert min(rows, key=ece.__getitem__) == "proxy_end2"
+    percents = {name: f"{100 * mean:.1f}" for name, mean in ece.items()}
     pages = {
         "codistill_l1": f"{l1} times as often as plain ones by L1, {skl} times by symmetric KL",
         "codistill_ce": f"{ce} times as often as plain ones by this, {skl} times by that one. Its ECE is the lower of "
-        f"the two ({ece['codistill_ce_1']} and {ece['codistill_skl_1']}; no treatment {ece['none']})",
-        "proxy_end2": f"the lowest ECE of all rows ({ece['proxy_end2']}; ELODI from eight {ece['elodi']})",
+        f"the two ({percents['codistill_ce_1']} and {percents['codistill_skl_1']}; no treatment {percents['none']})",
+        "proxy_end2": f"the lowest ECE of all rows ({percents['proxy_end2']}; ELODI from eight {percents['elodi']})",
         "ensemble_kd": f"(NFR {flips['elodi']:.2f} and {flips['ensemble_kd']:.2f}, p = {kd:.2f} by three seeds) at "
-        f"about the same error of the new model, and the lower ECE ({ece['elodi']} and {ece['ensemble_kd']})",
+        f"about the same error of the new model, and the lower ECE ({percents['elodi']} and {percents['ensemble_kd']})",
         "skl": f"(error {error['skl']:.1f})",
     }
     for page, words_of_it in pages.items():
@@ -304,7 +377,7 @@ def test_table_1_in_words_is_its_runs() -> None:
 
 def test_co_distillation_in_words_is_its_runs() -> None:
     rows = {row.name: row.cells for row in read_rows(ROOT / "results" / "bench" / "cifar100")}
-    text = section("ELODI's Table 1 on CIFAR-100, so far")
+    text = section("ELODI's Table 1 on CIFAR-100")
     none, ours, elodi, weak, strong = (
         rows[name] for name in ("none", "codistill_skl_1", "elodi", "codistill_skl", "codistill_skl_5")
     )
@@ -404,6 +477,7 @@ BESIDE = {
     "agnews_size": "Ensemble size and loss weight on AG News",
     "agnews_guides": "Who guides, on AG News",
     "cifar100_guides": "Who guides, on CIFAR-100",
+    "cifar100_size": "Ensemble size on CIFAR-100",
     "cifar100_focal": "Focal distillation's weights on CIFAR-100",
     "agnews_same": "One network trained twice, on AG News",
     "clinc_tuned": "MiniLM fine-tuned on a fifth of CLINC-150",
@@ -694,16 +768,17 @@ def test_what_is_still_to_be_run_can_be() -> None:
     """Each bench that the script asks for is there, and each row is one of its bench."""
     script = (ROOT / "recipes" / "evidence.sh").read_text()
     subprocess.run(["bash", "-n", str(ROOT / "recipes" / "evidence.sh")], check=True)
-    asked = re.findall(r"\bbench \"?(cifar100|clinc)(\w*|_\$table)\"? (?:\$seed|\d)([\w ]*)(?:;|$)", script, re.M)
+    asked = re.findall(
+        r"\bbench \"?(cifar100|clinc|agnews)(\w*|_\$table)\"? (?:\$seed|\d)([\w ]*)(?:;|$)", script, re.M
+    )
     tables = {table for line in re.findall(r"for table in ([\w ]+); do", script) for table in line.split()}
     wanted = [
         (f"{data}{name}" if table == "_$table" else f"{data}{table}", rows.split())
         for data, table, rows in asked
         for name in ([f"_{each}" for each in tables] if table == "_$table" else [""])
     ]
-    assert {"cifar100", "cifar100_front", "cifar100_latent", "cifar100_architectures", "clinc"} <= {
-        n for n, _ in wanted
-    }
+    names = {name for name, _ in wanted}
+    assert {"cifar100_ways", "cifar100_corrupted", "cifar100_architectures", "clinc", "agnews_tuned"} <= names
     for name, rows in wanted:
         spec = read_bench(ROOT / "recipes" / "bench" / f"{name}.yaml")
         assert {*rows} <= spec.every_row.keys(), name
