@@ -478,6 +478,7 @@ BESIDE = {
     "agnews_guides": "Who guides, on AG News",
     "cifar100_guides": "Who guides, on CIFAR-100",
     "cifar100_size": "Ensemble size on CIFAR-100",
+    "digits_architectures": "Other architectures on digits",
     "cifar100_focal": "Focal distillation's weights on CIFAR-100",
     "agnews_same": "One network trained twice, on AG News",
     "clinc_tuned": "MiniLM fine-tuned on a fifth of CLINC-150",
@@ -491,6 +492,29 @@ def test_each_line_beside_the_papers_is_its_row(name: str) -> None:
         return [f"{error:.2f}", f"{flips:.2f}", f"{relative:.1f}"]
 
     check_lines(name, BESIDE[name], made)
+
+
+def test_other_architectures_in_words_are_their_runs() -> None:
+    rows = {row.name: row.cells for row in read_rows(ROOT / "results" / "bench" / "digits_architectures")}
+    text, flips, error = section(BESIDE["digits_architectures"]), "negative_flip_rate", "error_rate_new"
+    kinds = ("wider", "cnn", "residual")
+
+    def p(kind: str, cell: str, way: str = "elodi") -> str:
+        chance = paired_p(rows[f"{kind}_{way}"][cell].values, rows[f"{kind}_none"][cell].values) or 1.0
+        return f"{chance:.3f}" if chance < 0.01 else f"{chance:.2f}"
+
+    cuts = [f"{100 * (1 - rows[f'{kind}_elodi'][flips].mean / rows[f'{kind}_none'][flips].mean):.0f}" for kind in kinds]
+    chances = [p(kind, flips) for kind in kinds]
+    assert f"by {cuts[0]}, {cuts[1]} and {cuts[2]} % (paired over five seeds p = {chances[0]}, {chances[1]} and" in text
+    assert f"and {chances[2]}, unadjusted" in text
+    assert all(rows[f"{kind}_elodi"][error].mean < rows[f"{kind}_none"][error].mean for kind in kinds)
+    assert f"p = {p('cnn', error)} and {p('residual', error)})" in text
+    held, plain = (100 * rows[f"cnn_{way}"][flips].mean for way in ("kd", "none"))
+    assert f"(NFR {held:.2f} and {plain:.2f}, p = {p('cnn', flips, 'kd')})" in text
+    none, kd = (100 * rows[f"residual_{way}"][error].mean for way in ("none", "kd"))
+    old = 100 * rows["residual_kd"]["error_rate_old"].mean
+    assert f"(error {none:.2f} to {kd:.2f}, the old one's {old:.1f})" in text
+    assert abs((kd - none) / (old - none) - 0.4) < 0.05
 
 
 def test_the_fine_tuned_heir_in_words_is_its_runs() -> None:
