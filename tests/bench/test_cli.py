@@ -68,6 +68,10 @@ def test_from_a_name_to_its_tables(here: Path) -> None:
             ["small", "--device", "cpu", "--turns", "file"],
             "turns are for benches that share a GPU, and this one has none",
         ),
+        (
+            ["small", "--on", "ray", "--turns", "file"],
+            "--turns is for commands that share a GPU of this machine, not for",
+        ),
         (["missing.yaml"], "missing.yaml cannot be read"),
         (["small", "--tables", "--out", "empty"], "empty holds no results of a bench"),
         (["small", "train.epochs=3", "--tables"], "--tables shows what runs/bench/small holds, which train.epochs=3"),

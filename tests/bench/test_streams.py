@@ -1,5 +1,7 @@
 """Randomness that networks have in common, and averages of weights, which need a common start."""
 
+import fcntl
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +24,7 @@ from flipguard.checkpoints import load_checkpoint
 from flipguard.models.classifier import Classifier
 from flipguard.releases import material
 from flipguard.training.network import new_student
+from flipguard.training.turns import Turns
 from flipguard.types import InputError
 
 STREAMS = ["initialisation", "order", "augment"]
@@ -211,3 +214,33 @@ def test_students_of_one_ensemble_that_share_their_draws_have_it_asked_once(tmp_
     for name in ("one", "other", "two"):
         mine, theirs = (load_checkpoint(shop.home(nodes[name]) / "0.safetensors")[0] for shop in shops)
         assert all(torch.equal(mine[key], theirs[key]) for key in theirs)
+
+
+@pytest.mark.parametrize("engine", ["auto", "stacked"])
+def test_networks_on_a_device_wait_for_their_turn(engine: str, tmp_path: Path) -> None:
+    """Each by itself, or in one step: while another command has the turn, nothing is done."""
+    spec = parsed(
+        **{
+            **SAME,
+            "networks": {"single": {"copies": 2, "train": {"engine": engine}}},
+            "rows": {"none": {"old": "single.0", "new": "single.1"}},
+            "seeds": [3],
+        }
+    )
+    graph = Graph(spec, material.load(spec.data))
+    nodes = [piece.node for piece in graph.pieces("single", "new", 3, "here", ())]
+    turns = Turns(tmp_path / "turns")
+    shop = Shop(graph.sets, graph.augmentation(), tmp_path / "networks", "cpu", turns=turns)
+    with (tmp_path / "turns").open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        done: list[bool] = []
+
+        def let_go() -> None:
+            done.extend(map(shop.is_done, nodes))
+            fcntl.flock(other, fcntl.LOCK_UN)
+
+        threading.Timer(2.0, let_go).start()
+        on_one_device(shop, nodes, lambda *_: None)
+    assert turns.waited > 0
+    assert done == [False, False]
+    assert all(map(shop.is_done, nodes))

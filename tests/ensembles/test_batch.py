@@ -86,6 +86,7 @@ NETWORKS: dict[str, Any] = {
     "cross-attention": lambda: (Cross(), image(6, 8)),
     "shared layer": lambda: (Twice(), image(D)),
     "bare layer": lambda: (nn.Linear(D, C), image(D)),
+    "tokens": lambda: (nn.Sequential(nn.Linear(8, 13), nn.ReLU(), nn.Flatten(), nn.Linear(6 * 13, C)), image(6, 8)),
 }
 every_network = pytest.mark.parametrize("name", NETWORKS)
 
@@ -419,11 +420,12 @@ if importlib.util.find_spec("timm") is not None:
         assert list(merge(ensemble).state_dict()) == list(network.state_dict())
 
 
-@pytest.mark.parametrize("name", ["grouped", "one dimension", "transformer", "resnet18"])
+@pytest.mark.parametrize("name", ["grouped", "one dimension", "tokens", "resnet18"])
 def test_a_folded_pass_has_the_gradients_of_single_passes(name: str) -> None:
     """Of weights, factors and inputs, in double precision; without BatchNorm's statistics, which see other rows."""
     network, x = NETWORKS[name]()
     ensemble = spread(batch_ensemble(network.double(), M)).eval()
+    assert ensemble.folded
     found = []
     for folded in (True, False):
         shown = x.double().requires_grad_()
@@ -438,7 +440,8 @@ def test_a_folded_pass_has_the_gradients_of_single_passes(name: str) -> None:
             torch.testing.assert_close(folded_gradient, single)
 
 
-def test_half_precision_keeps_a_deviation_that_a_rounded_factor_has_not() -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_half_precision_keeps_a_deviation_that_a_rounded_factor_has_not(dtype: torch.dtype) -> None:
     """1.012 is 1.0156 in bfloat16, or 1.0078; over many weights what it does is 1.012, and so is its gradient."""
     layer = nn.Linear(4096, C, bias=False)
     ensemble = batch_ensemble(layer, 2).train()
@@ -448,7 +451,7 @@ def test_half_precision_keeps_a_deviation_that_a_rounded_factor_has_not() -> Non
         ensemble.network._parameters["weight"].copy_(layer.weight)
         deviation.copy_(torch.tensor([0.012, -0.012])[:, None].expand(2, 4096))
     with torch.autocast("cpu", torch.bfloat16):
-        said = ensemble.each(torch.ones(B, 4096)).logits
+        said = ensemble.each(torch.ones(B, 4096, dtype=dtype)).logits
     plain = layer.weight.detach().sum(1)
     # The answer itself has three digits in half precision, and is averaged over seven of them.
     first, second = (said.float() / plain - 1).mean((1, 2)).tolist()

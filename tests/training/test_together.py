@@ -1,7 +1,11 @@
 """Members in one step: each ends with the weights that it has alone; what cannot go together says why."""
 
+import fcntl
 import logging
+import threading
+import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,6 +30,7 @@ from flipguard.training.capture import CannotCapture
 from flipguard.training.engines import Engine
 from flipguard.training.errors import OutOfMemory
 from flipguard.training.together import Together, group_size
+from flipguard.training.turns import Turns
 from flipguard.training.waves import in_groups
 from flipguard.types import Normalisation
 
@@ -250,6 +255,22 @@ def test_pairs_go_side_by_side(
     assert "5 networks side by side (paired)" in caplog.messages
     for seed, member in weights.items():
         assert distance(member, alone(model, RECIPE, seed), model.build(C, seed)) < 1e-4
+
+
+@pytest.mark.parametrize("engine", ["stacked", "paired"])
+def test_groups_wait_for_their_turn(engine: Any, tmp_path: Path) -> None:
+    """Another command has it for a while, which the seconds of the group leave out."""
+    file = tmp_path / "turns"
+    with file.open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        ends = threading.Timer(1.5, fcntl.flock, (other, fcntl.LOCK_UN))
+        turns, began = Turns(file), time.perf_counter()
+        groups = in_groups([0, 1], lambda s: begun(MODELS["cnn"], RECIPE, s), engine, "cpu", turns)
+        ends.start()
+        seconds = sum(seconds for _, seconds in groups)
+        whole = time.perf_counter() - began
+    assert turns.waited > 0
+    assert seconds < whole - 0.9 * turns.waited
 
 
 def test_one_that_never_fits_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from flipguard.training import Recipe, signals
+from flipguard.training.errors import OutOfMemory
 from flipguard.training.turns import Turns
 from flipguard.training.waves import in_waves
 from flipguard.types import InputError
@@ -109,3 +110,22 @@ def test_a_file_that_cannot_be_is_named(tmp_path: Path) -> None:
         Turns(tmp_path / "no" / "turns").mine(),
     ):
         pass
+
+
+def test_who_finds_the_device_full_tries_again_in_its_turn(tmp_path: Path) -> None:
+    """The other command's networks may be what fills it; in one's own turn it is an error."""
+    turns, tried = Turns(tmp_path / "turns"), list[bool]()
+
+    def begin(task: str) -> Any:
+        tried.append(turns.held)
+        if len(tried) == 1 or task == "large":
+            raise OutOfMemory("full")
+        return Slow(task, [])
+
+    assert [[task for task, _ in wave] for wave, _ in in_waves(["small"], begin, "cpu", turns)] == [["small"]]
+    assert tried == [False, True]
+    assert not turns.held
+    with pytest.raises(OutOfMemory, match="full"):
+        list(in_waves(["large"], begin, "cpu", turns))
+    assert tried == [False, True, False, True]
+    assert not turns.held

@@ -80,8 +80,6 @@ class Bench:
         for row in self.rows:
             if row not in self.spec.every_row:
                 raise InputError(f"there is no row '{row}'{nearest(row, self.spec.every_row)}")
-        if self.turns is not None and torch.device(self.device).type == "cpu":
-            raise InputError("turns are for benches that share a GPU, and this one has none: leave them out.")
         for seed in self.seeds:
             if seed not in self.spec.seeds:
                 raise InputError(f"there is no seed {seed}; the bench has {', '.join(map(str, self.spec.seeds))}.")
@@ -153,6 +151,9 @@ class Bench:
         note = on_note or (lambda text: None)
         if self.kept is not None and pool is None:
             raise InputError(f"{self.kept}: networks are kept at an address by machines of a cluster, as with --on.")
+        if self.turns is not None and torch.device(self.device).type == "cpu":
+            raise InputError("turns are for benches that share a GPU, and this one has none: leave them out.")
+        Turns(self.turns).check()
         if not repair:
             self._check_sources()
         with RunFolder(self.out).held(), repairable(self.out, self._networks):

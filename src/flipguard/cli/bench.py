@@ -123,6 +123,8 @@ def bench(
         import_module("flipguard.releases.trust").check_name(model.name, place, trust=trust)
     if on is not None and device not in ("auto", "cpu"):
         raise InputError(f"--device {device}: on a cluster a network takes what train.resources says; set gpus there.")
+    if on is not None and turns is not None:
+        raise InputError("--turns is for commands that share a GPU of this machine, not for a cluster: leave it out.")
     where = import_module("flipguard.releases.material").device_of(device if on is None else "cpu")
     elsewhere = networks is not None and import_module("flipguard.training.storage").is_address(networks)
     work: Bench = room.Bench(

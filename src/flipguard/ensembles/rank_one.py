@@ -89,8 +89,7 @@ class RankOne:
         """Each member's weight times its own rows, plus bias; x (M·n, …) with one member's n rows after another's.
 
         Factors could go to the activations instead, s ∘ (θ (r ∘ x)), and the rows through one product of θ. A weight
-        has far fewer values than what passes through it, so that on a GPU the twelve passes over activations which
-        that takes, forward and backward, cost as much as all else.
+        mostly has far fewer values than what passes through it (`benchmarks/factors.py` measures both).
         """
         members = self.turn.members
         if x.shape[0] % members:
@@ -101,14 +100,14 @@ class RankOne:
         weight, bias = self._parameters["weight"], self._parameters["bias"]
         r, s = self.factors("weight")
         weights = weight * outer(r, s, weight, getattr(self, "groups", 1))
-        if x.dtype.itemsize < weights.dtype.itemsize:
-            # Under autocast, which would cast each member's by itself.
-            weights = weights.to(x.dtype)
+        if torch.is_autocast_enabled(x.device.type) and x.is_floating_point():
+            # Once for all members, where autocast would cast each one's by itself.
+            weights = weights.to(torch.get_autocast_dtype(x.device.type))
         if not isinstance(self, nn.Linear):
             each = zip(x.chunk(members), weights.flatten(0, 1).chunk(members), strict=True)
             return torch.cat([self._conv_forward(own, theta, bias) for own, theta in each])  # type: ignore[attr-defined]
-        y = x.reshape(members, -1, x.shape[-1]) @ weights.transpose(1, 2)
-        return (y if bias is None else y + bias.to(y.dtype)).reshape(*x.shape[:-1], -1)
+        y = x.unflatten(0, (members, x.shape[0] // members)).flatten(1, -2) @ weights.transpose(1, 2)
+        return (y if bias is None else y + bias.to(y.dtype)).reshape(*x.shape[:-1], len(weight))
 
 
 def outer(r: Tensor, s: Tensor, weight: Tensor, groups: int) -> Tensor:

@@ -7,7 +7,7 @@ leave it idle while the host captures steps, writes networks and compares them.
 import fcntl
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
@@ -25,12 +25,12 @@ class Turns:
     """
 
     def __init__(self, file: Path | None = None) -> None:
-        self.file, self.waited = file, 0.0
+        self.file, self.waited, self.held = file, 0.0, file is None
 
     @contextmanager
     def mine(self) -> Iterator[None]:
         """Within, nobody else trains. Who is told to stop goes in at once: it has only to save where it is."""
-        if self.file is None:
+        if self.file is None or self.held:
             yield
             return
         with _opened(self.file) as lock:
@@ -38,7 +38,16 @@ class Turns:
             while not _taken(lock) and not signals.asked():
                 time.sleep(EVERY)
             self.waited += time.perf_counter() - began
-            yield
+            self.held = True
+            try:
+                yield
+            finally:
+                self.held = False
+
+    def check(self) -> None:
+        """Refuses a file that cannot be written, before anything is trained."""
+        if self.file is not None:
+            _opened(self.file).close()
 
 
 def _opened(file: Path) -> TextIO:
@@ -49,7 +58,12 @@ def _opened(file: Path) -> TextIO:
 
 
 def _taken(lock: TextIO) -> bool:
-    with suppress(BlockingIOError):
+    try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
-    return False
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        raise InputError(
+            f"{lock.name} cannot be locked there ({error.strerror}): take turns by another file."
+        ) from error
+    return True

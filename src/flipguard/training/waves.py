@@ -4,6 +4,7 @@ import gc
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from typing import TypeVar
 
 import torch
@@ -55,29 +56,36 @@ def _side_by_side(
         updates: list[Iterator[None]] = []
         # What the next one takes, and what those that began with small images will still take.
         need = owed = 0
-        while waiting and (not wave or (len(wave) + size <= MOST and _has_room(device, need + owed))):
-            before = _free(device)
-            try:
-                group, steps = begin(waiting, size)
-                next(steps, None)
-            except OutOfMemory:
-                if not wave and size == 1:
-                    raise
-                # Alone, or beside fewer, it may fit: it goes with the next ones.
-                group, steps = [], iter(())
-                break
-            wave += group
-            waiting = _without(waiting, group)
-            updates.append(steps)
-            run, taken = group[0][1], before - _free(device)
-            whole = round(taken / pixels_at(run.job.recipe, run.resume()[0]))
-            need, owed = max(need, whole), owed + whole - taken
-            if run.captured is None:
-                break
-        if wave:
-            LOG.info("%d networks side by side (%s)", len(wave), wave[0][1].engine)
-            with turns.mine():
+        with ExitStack() as turn:
+            while waiting and (not wave or (len(wave) + size <= MOST and _has_room(device, need + owed))):
+                before = _free(device)
+                try:
+                    group, steps = begin(waiting, size)
+                    next(steps, None)
+                except OutOfMemory:
+                    group, steps = [], iter(())
+                    if wave or size > 1:
+                        # Alone, or beside fewer, it may fit: it goes with the next ones.
+                        break
+                    if turns.held:
+                        raise
+                    # What another command trains may fill the device: once it is done, there is more room.
+                    turn.enter_context(turns.mine())
+                    free_memory(device)
+                    continue
+                wave += group
+                waiting = _without(waiting, group)
+                updates.append(steps)
+                run, taken = group[0][1], before - _free(device)
+                whole = round(taken / pixels_at(run.job.recipe, run.resume()[0]))
+                need, owed = max(need, whole), owed + whole - taken
+                if run.captured is None:
+                    break
+            if wave:
+                LOG.info("%d networks side by side (%s)", len(wave), wave[0][1].engine)
+                turn.enter_context(turns.mine())
                 in_turn(updates)
+        if wave:
             yield wave, time.perf_counter() - began - (turns.waited - waited)
         else:
             LOG.info("%d networks in one step do not fit into memory: one at a time", size)
