@@ -42,6 +42,7 @@ first() { # tables of the papers at 16 epochs that CIFAR-100 has no record of, o
   for table in growth losses; do bench "cifar100_$table" 1; done
   bench cifar100_size 1 m_16 alpha_50 alpha_70 alpha_95 alpha_99
   bench cifar100_architectures 1
+  bench cifar100_latent 1
   for seed in 2 3; do
     for table in ways growth losses size architectures chain untreated guides focal latent churn; do bench "cifar100_$table" $seed; done
   done
@@ -54,7 +55,6 @@ second() { # pretrained encoders, corrupted images, what causes churn, how long 
   bench cifar100_causes 0 entropy skl codistill_skl_1 codistill_skl_1_initialisation none_0 entropy_0 skl_0 codistill_skl_1_0
   bench cifar100_corrupted 2
   bench cifar100_causes 1
-  bench cifar100_latent 1
   bench cifar100_schedule 1
   for seed in 2 3; do
     bench clinc $seed none elodi paragon_8 kd fd_kl patient_5

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
@@ -306,7 +307,7 @@ def test_table_1_in_words_is_its_runs() -> None:
         assert all(olds[name] == olds["fd_kl"] for name in later)
         assert (olds["kd"] == olds["fd_kl"]) == (seed != 3)
     of_kd, of_later = (100 * rows[name].cells["error_rate_old"].values[3] for name in ("kd", "fd_kl"))
-    assert f"(error {of_later:.1f}, that of the other rows {of_kd:.1f})" in text
+    assert f"(error {of_later:.1f}, theirs {of_kd:.1f})" in text
     of_eight = ("elodi", "elodi_k10", "ensemble_kd", "ensemble_fd")
     assert {f"{error[name]:.1f}" for name in of_eight} <= {"26.0", "26.1", "26.2", "26.3"}
     assert "NFRs of {}, {}, {} and {}".format(*(f"{flips[name]:.2f}" for name in of_eight)) in text
@@ -472,6 +473,67 @@ def test_what_a_perturbation_gives_in_words_is_its_runs() -> None:
     ) in text
 
 
+def test_corrupted_images_in_words_are_their_runs() -> None:
+    figures = ["error_rate_new", "nll_new", "ece_new"]
+
+    def means(name: str, part: str) -> pd.DataFrame:
+        runs = pq.read_table(ROOT / "results" / "bench" / name / "runs.parquet").to_pandas()
+        return runs[runs["part"] == part].groupby(["row", "seed"])[[*figures, "training_cost"]].mean()
+
+    whole, corrupted, before = (
+        means(name, part)
+        for name, part in (
+            ("cifar100_few_corrupted", "test"),
+            ("cifar100_few_corrupted", "corrupted"),
+            ("cifar100_latent_few", "test"),
+        )
+    )
+    text = section("Distilled ensembles on corrupted images")
+    ours, without, plain = "latent_be_tdiv_sdiv", "latent_be", "kd"
+
+    def three(found: pd.DataFrame, row: str) -> list[str]:
+        error, nll, ece = found.loc[row][figures].mean()
+        return [f"{100 * error:.2f}", f"{nll:.3f}", f"{100 * ece:.2f}"]
+
+    lines = told(text)
+    assert list(lines) == ["none", plain, without, ours, "paragon"]
+    for row, cells in lines.items():
+        cost = f"{whole.loc[row]['training_cost'].mean():.1f}"
+        assert cells[:7] == [*three(whole, row), *three(corrupted, row), cost]
+
+    def p(one: pd.Series, other: pd.Series) -> str:
+        return f"{paired_p(one.to_dict(), other.to_dict()):.2f}"
+
+    mine, theirs = (corrupted.loc[row] for row in (ours, plain))
+    for figure in ("nll_new", "ece_new"):
+        assert (mine[figure] < theirs[figure]).all()
+        assert corrupted.loc[without][figure].mean() > theirs[figure].mean()
+    chances = {figure: p(mine[figure], theirs[figure]) for figure in figures}
+    assert (
+        f"({mine['nll_new'].mean():.3f} and {theirs['nll_new'].mean():.3f}, {100 * mine['ece_new'].mean():.1f} and "
+        f"{100 * theirs['ece_new'].mean():.1f}; paired p = {chances['nll_new']} and {chances['ece_new']})"
+    ) in text
+    assert f"p = {chances['error_rate_new']})" in text
+    six = {row: {f: {**before.loc[row][f], **whole.loc[row][f]} for f in figures} for row in (ours, without, plain)}
+    assert all(len(cells) == 6 for row in six.values() for cells in row.values())
+
+    def mean(row: str, figure: str) -> float:
+        return float(np.mean(list(six[row][figure].values())))
+
+    def chance(row: str, figure: str) -> str:
+        return f"{paired_p(six[ours][figure], six[row][figure]):.2f}"
+
+    nll, ece, error = "nll_new", "ece_new", "error_rate_new"
+    alone = p(whole.loc[ours][nll], whole.loc[without][nll])
+    assert f"({mean(ours, nll):.3f} and {mean(without, nll):.3f}, p = {chance(without, nll)}; on these three" in text
+    assert f"alone p = {alone}, and one of them has it higher)" in text
+    assert (whole.loc[ours][nll] > whole.loc[without][nll]).sum() == 1
+    assert f"{mean(ours, nll):.3f} and {mean(plain, nll):.3f} (p = {chance(plain, nll)})" in text
+    assert f"({100 * mean(ours, ece):.1f} and {100 * mean(plain, ece):.1f}, p = {chance(plain, ece)})" in text
+    more = 100 * (mean(ours, error) - mean(plain, error))
+    assert f"{more:.1f} points more error (p = {chance(plain, error)})" in text
+
+
 BESIDE = {
     "agnews_losses": "How an ensemble is distilled, on AG News",
     "agnews_size": "Ensemble size and loss weight on AG News",
@@ -509,12 +571,24 @@ def test_other_architectures_in_words_are_their_runs() -> None:
     assert f"and {chances[2]}, unadjusted" in text
     assert all(rows[f"{kind}_elodi"][error].mean < rows[f"{kind}_none"][error].mean for kind in kinds)
     assert f"p = {p('cnn', error)} and {p('residual', error)})" in text
-    held, plain = (100 * rows[f"cnn_{way}"][flips].mean for way in ("kd", "none"))
-    assert f"(NFR {held:.2f} and {plain:.2f}, p = {p('cnn', flips, 'kd')})" in text
-    none, kd = (100 * rows[f"residual_{way}"][error].mean for way in ("none", "kd"))
-    old = 100 * rows["residual_kd"]["error_rate_old"].mean
-    assert f"(error {none:.2f} to {kd:.2f}, the old one's {old:.1f})" in text
-    assert abs((kd - none) / (old - none) - 0.4) < 0.05
+    relative = "relative_negative_flip_rate"
+    divided = [
+        paired_p(rows[f"{kind}_elodi"][relative].values, rows[f"{kind}_none"][relative].values) for kind in kinds
+    ]
+    assert "p is {:.2f}, {:.2f} and {:.2f}.".format(*divided) in text
+    old = 100 * rows["wider_kd"]["error_rate_old"].mean
+    lost = {kind: [100 * rows[f"{kind}_{way}"][error].mean for way in ("none", "kd")] for kind in kinds}
+    said = " and ".join(f"{lost[kind][0]:.2f} to {lost[kind][1]:.2f}" for kind in ("wider", "residual"))
+    assert f"(error {said}, the old one's {old:.1f})" in text
+    shares = [(kd - none) / (old - none) for none, kd in lost.values()]
+    assert [round(5 * share) for share in shares] == [2, 1, 2]
+    assert all(rows[f"{kind}_kd"][relative].mean < rows[f"{kind}_none"][relative].mean for kind in kinds)
+    wider, cnn, residual = (
+        [f"{100 * rows[f'{kind}_{way}'][flips].mean:.2f}" for way in ("none", "kd")] for kind in kinds
+    )
+    assert (
+        f"({' to '.join(wider)}; the convolutional one {' to '.join(cnn)}, the residual one {' to '.join(residual)})"
+    ) in text
 
 
 def test_the_fine_tuned_heir_in_words_is_its_runs() -> None:
