@@ -100,9 +100,10 @@ class RankOne:
         weight, bias = self._parameters["weight"], self._parameters["bias"]
         r, s = self.factors("weight")
         weights = weight * outer(r, s, weight, getattr(self, "groups", 1))
-        if torch.is_autocast_enabled(x.device.type) and x.is_floating_point():
+        kind = x.device.type
+        if x.is_floating_point() and torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
             # Once for all members, where autocast would cast each one's by itself.
-            weights = weights.to(torch.get_autocast_dtype(x.device.type))
+            weights = weights.to(torch.get_autocast_dtype(kind))
         if not isinstance(self, nn.Linear):
             each = zip(x.chunk(members), weights.flatten(0, 1).chunk(members), strict=True)
             return torch.cat([self._conv_forward(own, theta, bias) for own, theta in each])  # type: ignore[attr-defined]

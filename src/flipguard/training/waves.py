@@ -64,15 +64,15 @@ def _side_by_side(
                     next(steps, None)
                 except OutOfMemory:
                     group, steps = [], iter(())
-                    if wave or size > 1:
-                        # Alone, or beside fewer, it may fit: it goes with the next ones.
-                        break
-                    if turns.held:
+                    if not wave and not turns.held:
+                        # What another command trains may fill the device: once it is done, there is more room.
+                        turn.enter_context(turns.mine())
+                        free_memory(device)
+                        continue
+                    if not wave and size == 1:
                         raise
-                    # What another command trains may fill the device: once it is done, there is more room.
-                    turn.enter_context(turns.mine())
-                    free_memory(device)
-                    continue
+                    # Alone, or beside fewer, it may fit: it goes with the next ones.
+                    break
                 wave += group
                 waiting = _without(waiting, group)
                 updates.append(steps)
