@@ -98,17 +98,23 @@ def test_who_is_told_to_stop_while_it_waits_does_not_wait_on(tmp_path: Path) -> 
     with file.open("w") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
         told = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM))
+        # Whoever waits on in spite of it comes to an end, too.
+        ends = threading.Timer(10, fcntl.flock, (other, fcntl.LOCK_UN))
+        turns = Turns(file)
 
         def wait() -> None:
             with signals.heeded(), signals.at_work():
                 # Not before it is heeded: it would end the tests.
                 told.start()
-                with Turns(file).mine():
+                ends.start()
+                with turns.mine():
                     assert signals.asked()
 
         with pytest.raises(signals.Stopped):
             wait()
         told.join()
+        ends.cancel()
+    assert turns.waited < 9
 
 
 def test_without_a_file_it_is_always_ones_turn() -> None:
