@@ -29,6 +29,7 @@ from flipguard.training import Recipe, Seeds
 from flipguard.training.capture import first_line
 from flipguard.training.network import new_student
 from flipguard.training.scales import at_scale, spans
+from flipguard.training.threads import one_thread
 from flipguard.training.views import number_of_views
 from flipguard.types import Batch, FlipguardError, InputError
 
@@ -153,8 +154,7 @@ class Costs:
         student.train()
         counts = []
         for rows in (few, 2 * few):
-            # Attention as the matrix products that it is: each backend's fused form would need a formula of its own.
-            with sdpa_kernel(SDPBackend.MATH), Counter() as counter:
+            with _counted() as counter:
                 method(student, references, self._batch(rows, data)).loss.backward()
             counts.append(float(counter.total))
             student.zero_grad()
@@ -162,7 +162,7 @@ class Costs:
         return counts[0] + each * (size - few)
 
     def _forward(self, network: nn.Module) -> float:
-        with sdpa_kernel(SDPBackend.MATH), Counter() as counter, torch.no_grad():
+        with _counted() as counter, torch.no_grad():
             network.eval()(self._batch(FEW, self._graph.data).x)
         return float(counter.total) / FEW
 
@@ -188,6 +188,16 @@ class Costs:
         batch = next(iter(Batches(data.train, rows, augmentation=shift, normalisation=data.normalisation)))
         # In the middle of training, when every ramp is up.
         return replace(batch, progress=torch.tensor(0.5))
+
+
+@contextmanager
+def _counted() -> Iterator[Counter]:
+    """Attention as the matrix products that it is: each backend's fused form would need a formula of its own.
+
+    By one thread: a few samples need no more, and benches that begin together would hinder each other.
+    """
+    with one_thread(), sdpa_kernel(SDPBackend.MATH), Counter() as counter:
+        yield counter
 
 
 @contextmanager

@@ -29,6 +29,7 @@ from flipguard.training.loop import Run
 from flipguard.training.pool import Event, Here, Piece, Pool, Resources
 from flipguard.training.processes import Processes
 from flipguard.training.state import Epoch
+from flipguard.training.threads import one_thread
 from flipguard.training.views import Answers, Shared
 from flipguard.training.waves import in_groups, in_waves
 
@@ -63,14 +64,10 @@ def train_all(
             on_trouble(by_key[event.key], event.value)
 
     together = min(processes or torch.get_num_threads(), len(nodes))
-    threads = torch.get_num_threads()
-    try:
-        torch.set_num_threads(1)
+    with one_thread():
         (pool or (Processes(together) if together > 1 else Here())).run(
             [_piece(shop, node, by_key) for node in nodes], hear
         )
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _piece(shop: Shop, node: Node, others: Mapping[str, Node]) -> Piece:

@@ -29,6 +29,7 @@ from flipguard.training.network import ModelSpec, Seeds, begin_network, describe
 from flipguard.training.pool import Event, Here, Piece, Pool, Resources
 from flipguard.training.processes import Processes
 from flipguard.training.recipe import Recipe
+from flipguard.training.threads import one_thread
 from flipguard.training.waves import in_groups, in_waves
 from flipguard.types import DamagedFile, InputError, Method
 
@@ -127,14 +128,8 @@ def member_piece(
 
 def train_member(data: DataSet, plan: MemberPlan, seeds: Seeds, place: str, *, say: Callable[[Any], None]) -> None:
     """A member to its file, with one thread on the CPU wherever that is: the bits depend on how many there are."""
-    threads = torch.get_num_threads()
-    try:
-        if plan.device == "cpu":
-            torch.set_num_threads(1)
-        with kept_at(place) as home:
-            _train(plan, data, seeds, home)
-    finally:
-        torch.set_num_threads(threads)
+    with one_thread() if plan.device == "cpu" else nullcontext(), kept_at(place) as home:
+        _train(plan, data, seeds, home)
 
 
 def _train_all(
