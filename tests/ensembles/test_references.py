@@ -149,13 +149,20 @@ def test_combinations() -> None:
         mean = [sum(logits[m, row, c].item() for m in range(M)) / M for c in range(C)]
         assert combined(logits)[row].tolist() == pytest.approx(mean, abs=1e-6)
     together = combined(logits, "probabilities")
-    assert torch.allclose(together.exp(), logits.softmax(-1).mean(0), atol=1e-6)
-    assert torch.allclose(together.exp().sum(-1), torch.ones(B))
+    assert torch.allclose(together.softmax(-1), logits.softmax(-1).mean(0), atol=1e-6)
     # At a temperature it is what the members say at it that is averaged (LatentBE Eq. 2).
     warm = combined(logits, "probabilities", temperature=4.0)
     assert torch.allclose((warm / 4.0).softmax(-1), (logits / 4.0).softmax(-1).mean(0), atol=1e-6)
     with pytest.raises(InputError, match="not 'votes'"):
         combined(logits, "votes")  # type: ignore[arg-type]
+
+
+def test_a_mean_of_probabilities_is_matched_as_logits_are() -> None:
+    """One network by its probabilities has its own logits, but for each sample's mean: there is no more to learn."""
+    logits = 3 * torch.randn(1, B, C)
+    own = logits[0] - logits[0].mean(-1, keepdim=True)
+    assert torch.allclose(combined(logits, "probabilities"), own, atol=1e-5)
+    assert torch.allclose(combined(logits, "probabilities", temperature=4.0), own, atol=1e-5)
 
 
 def test_deep_ensemble_is_one_network() -> None:

@@ -184,4 +184,4 @@ def test_paragon() -> None:
     members = [Said(logits) for logits in said]
     assert torch.allclose(Paragon()(members)(x), (said[0] + said[1] + said[2]) / 3)
     mean = sum(logits.softmax(-1) for logits in said) / 3
-    assert torch.allclose(Paragon(combination="probabilities")(members)(x).exp(), mean)
+    assert torch.allclose(Paragon(combination="probabilities")(members)(x).softmax(-1), mean)

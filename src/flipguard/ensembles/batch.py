@@ -19,10 +19,10 @@ Merge = Literal["mean_of_products", "product_of_means"]
 class BatchEnsemble(nn.Module):
     """A network whose convolutions and linear layers have M members' rank-one factors; see `batch_ensemble`.
 
-    `forward(x)` answers for all of them, as the logarithm of their mean probability (B, C); `each(x)` gives every
-    member's logits. In training the members go through as one folded pass of M·B rows, so that BatchNorm sees all of
-    them; in evaluation one by one, M passes of B rows, in which a member whose factors are 1 is the plain network to
-    the last bit.
+    `forward(x)` answers for all of them, with logits (B, C) of their mean probability; `each(x)` gives every member's
+    own. In training the members go through as one folded pass of M·B rows, so that BatchNorm sees all of them; in
+    evaluation one by one, M passes of B rows, in which a member whose factors are 1 is the plain network to the last
+    bit.
     """
 
     def __init__(self, network: nn.Module, members: int, *, std: float = 0.0, folded: bool | None = None) -> None:

@@ -1,6 +1,5 @@
 """Several members' logits as one model's."""
 
-import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -16,17 +15,22 @@ def combined(logits: Tensor, how: Combination = "logits", *, temperature: float 
     """The ensemble's logits (B, C) from its members' (M, B, C).
 
     `logits`: their mean (PCT Eq. 10, ELODI Algorithm 1). `probabilities`: LatentBE's Eq. 2, which averages what the
-    members say at the temperature τ: τ·log((1/M)·Σ softmax(φ_m/τ)), whose softmax at τ is that mean.
+    members say at the temperature τ: τ·log((1/M)·Σ softmax(φ_m/τ)), whose softmax at τ is that mean. A constant for
+    each sample is free: these have mean 0 over the classes, as a network's own nearly have. Plain logarithms lie far
+    below, by another amount for each sample, which a student that is to match them one by one (LDI) has to learn, too.
 
     >>> combined(torch.tensor([[[0.0, 2.0]], [[2.0, 0.0]]]))
     tensor([[1., 1.]])
+    >>> combined(torch.tensor([[[0.0, 2.0]], [[0.0, 2.0]]]), "probabilities").round(decimals=4)
+    tensor([[-1.,  1.]])
     """
     if how == "logits":
         return logits.mean(dim=0)
     if how == "probabilities":
         wide = logits if logits.dtype == torch.float64 else logits.float()
         tempered = torch.log_softmax(wide / temperature, dim=-1)
-        return temperature * (torch.logsumexp(tempered, dim=0) - math.log(logits.shape[0]))
+        mean = temperature * torch.logsumexp(tempered, dim=0)
+        return mean - mean.mean(dim=-1, keepdim=True)
     raise InputError(f"an ensemble is combined by 'logits' or 'probabilities', not '{how}'.")
 
 
