@@ -218,15 +218,32 @@ def test_the_table_of_one_pair_of_runs_is_its_record(name: str) -> None:
     check_lines(name, ONE_PAIR[name], made)
 
 
+HELD = (("initialisation", "order"), ("initialisation", "augmentation"), ("order", "augmentation"))
+
+
 def test_what_is_held_in_words_is_its_record() -> None:
     churn = {row.name: row.cells["churn"].mean for row in read_rows(ROOT / "results" / "bench" / "cifar100_causes")}
     free = churn["nothing"]
-    some = [churn[name] / free for name in churn if not name.startswith(("plain", "no", "everything"))]
-    assert len(some) == 6
+    some = [churn[name] / free for name in ("initialisation", "order", "augmentation")]
+    some += [churn[f"{one}_{other}"] / free for one, other in HELD]
     text = section(ONE_PAIR["cifar100_causes"])
     assert f"({min(some):.2f} to {max(some):.2f} times)" in text
     assert churn["everything"] == churn["plain_everything"] == 0
     assert f"({churn['plain_nothing'] / free:.2f} times; the paper's {11.08 / 5.81:.2f} times)" in text
+    without, ours = churn["none_0"], "codistill_skl_1"
+    assert f"two plain runs differ {without / free:.2f} times as often (the paper {32.23 / 26.77:.2f} times)" in text
+    assert (
+        f"with co-distillation {churn[ours] / free:.2f} times, and {churn[f'{ours}_0'] / without:.2f} times where both "
+        f"have no decay ({100 * churn[f'{ours}_0']:.2f} and {100 * without:.2f}; the paper {17.70 / 26.77:.2f} and "
+        f"{23.14 / 32.23:.2f})"
+    ) in text
+    error = {
+        row.name: 100 * row.cells["error_rate_new"].mean
+        for row in read_rows(ROOT / "results" / "bench" / "cifar100_causes")
+    }
+    costs = [error[f"{ours}{end}"] - error[f"none{end}"] for end in ("", "_0")]
+    assert f"it costs {costs[0]:.1f} and {costs[1]:.1f} points of error" in text
+    assert f"({100 * churn[f'{ours}_initialisation']:.2f} and {100 * churn[ours]:.2f})" in text
 
 
 def test_each_way_is_its_row() -> None:
@@ -255,8 +272,24 @@ def test_each_way_is_its_row() -> None:
     assert f"({share('by_snapshots')} % of the cut for 2.7 trainings)" in text
     assert abs(error["by_snapshots"] - error["none"] - 3) < 0.1
     single = [name for name, row in rows.items() if row.inference_cost < 1.5]
-    assert min(single, key=error.__getitem__) == "twice"
-    assert sorted(single, key=relative.__getitem__)[-2:] == ["twice", "soup"]
+    assert sorted(single, key=error.__getitem__)[:2] == ["dealt_5", "twice"]
+    assert sorted(single, key=relative.__getitem__)[-3:] == ["twice", "by_soup", "soup"]
+    assert f"sixteen have {share('m_16')} % at {error['m_8'] - error['m_16']:.1f} points less error" in text
+    assert min(rows, key=lambda name: rows[name].cells["negative_flip_rate"].mean) == "dealt_5"
+
+    def has(name: str) -> str:
+        return f"{error[name]:.2f} and {relative[name]:.1f}"
+
+    assert f"({has('dealt_5')}, {share('dealt_5')} % of the cut, for 3.0 trainings)" in text
+    assert f"`dealt_branch` {share('dealt_branch')} % of the cut at {error['dealt_branch']:.2f}" in text
+    assert f"has {share('graft_low')} % of the cut at {error['graft_low']:.2f}" in text
+    assert (
+        f"{share('twins')} % of the cut of eight at {error['m_8'] - error['twins']:.1f} points less error "
+        f"({has('twins')}; `m_8` {has('m_8')})"
+    ) in text
+    assert f"{share('kd')} and {share('fd_lm')} % of the cut" in text
+    assert f"({error['latent_be']:.2f}, {share('latent_be')} %, 4.7 trainings)" in text
+    assert f"(`by_batch`: {error['by_batch']:.2f}, {share('by_batch')} %)" in text
 
 
 def test_each_line_of_table_1_is_its_row() -> None:
@@ -539,7 +572,10 @@ BESIDE = {
     "agnews_size": "Ensemble size and loss weight on AG News",
     "agnews_guides": "Who guides, on AG News",
     "cifar100_guides": "Who guides, on CIFAR-100",
-    "cifar100_size": "Ensemble size on CIFAR-100",
+    "cifar100_size": "Ensemble size and loss weight on CIFAR-100",
+    "cifar100_losses": "How an ensemble is distilled, on CIFAR-100",
+    "cifar100_architectures": "Other architectures on CIFAR-100",
+    "agnews_tuned": "MiniLM fine-tuned on AG News",
     "digits_architectures": "Other architectures on digits",
     "cifar100_focal": "Focal distillation's weights on CIFAR-100",
     "agnews_same": "One network trained twice, on AG News",
@@ -742,11 +778,118 @@ def test_how_long_is_long_enough_in_words_is_its_record() -> None:
     runs = pq.read_table(ROOT / "results" / "bench" / "cifar100_schedule" / "runs.parquet").to_pandas()
     runs = runs[runs["part"] == "test"].set_index("row")
     old, new = (100 * runs[f"error_rate_{side}"] for side in ("old", "new"))
-    told = [f"{each['epochs_32']:.2f} and {each['epochs_128']:.2f}" for each in (old, new)]
+    told = [f"{each['epochs_32']:.2f}, {each['epochs_128']:.2f} and {each['epochs_256']:.2f}" for each in (old, new)]
     assert f"the old network {told[0]}, the new one {told[1]}." in text
     gained = new["epochs_32"] - new["epochs_128"]
     assert f"the old\nnetwork is, the new one is not ({gained:.1f})" in text
     assert old["epochs_32"] - old["epochs_128"] < 2 < gained
+    relative = 100 * runs["relative_negative_flip_rate"]
+    told = [f"{relative[f'epochs_{epochs}']:.1f}" for epochs in (32, 128, 256)]
+    assert f"({told[0]}, {told[1]} and {told[2]})" in text
+    long = pq.read_table(ROOT / "results" / "bench" / "cifar100_long" / "runs.parquet").to_pandas()
+    four = long[(long["part"] == "test") & (long["row"] == "none")]
+    assert len(four) == 4
+    ends = [100 * four[f"error_rate_{side}"] for side in ("old", "new")]
+    left = [end.mean() - each["epochs_256"] for end, each in zip(ends, (old, new), strict=True)]
+    assert (
+        f"have {ends[0].mean():.2f} and {ends[1].mean():.2f} on average, {left[0]:.1f} and {left[1]:.1f} above" in text
+    )
+    assert f"(the four new ones lie between {ends[1].min():.1f} and {ends[1].max():.1f})" in text
+
+
+def test_what_counts_at_64_epochs_is_its_record() -> None:
+    heading = "The ways that count at 64 epochs, on CIFAR-100"
+    rows = {row.name: row for row in read_rows(ROOT / "results" / "bench" / "cifar100_long")}
+    spec = read_bench(ROOT / "recipes" / "bench" / "cifar100_long.yaml")
+    text, before = section(heading), {row.name: row for row in read_rows(ROOT / "results" / "bench" / "cifar100")}
+    assert f"{len(rows)} of {len(spec.every_row)} rows" in text
+
+    def made(row: Row) -> list[str]:
+        old, new, flips, relative, ece = percent(
+            row, "error_rate_old", "error_rate_new", "negative_flip_rate", "relative_negative_flip_rate", "ece_new"
+        )
+        figures = [f"{row.training_cost:.1f}", f"{old:.2f}", f"{new:.2f}", f"{flips:.2f}", f"{relative:.1f}"]
+        return [*figures, f"{row.cells['nll_new'].mean:.3f}", f"{ece:.1f}"]
+
+    check_lines("cifar100_long", heading, made)
+
+    def gain(of: Mapping[str, Row]) -> str:
+        (plain,), (ours,) = (percent(of[name], "error_rate_new") for name in ("none", "codistill_skl_1"))
+        return f"{plain - ours:.1f}"
+
+    churn = {row.name: row for row in read_rows(ROOT / "results" / "bench" / "cifar100_churn")}
+    assert f"it costs {gain(churn).removeprefix('-')} points of error" in text
+    assert f"gains {gain(before)} [after 32]" in text
+    assert f"and {gain(rows)} here" in text
+    (error, flips), (_, was) = (percent(of["none"], "error_rate_new", "negative_flip_rate") for of in (rows, before))
+    assert f"NFR {flips:.2f} at {error:.1f} % error, {was:.2f} after 32 epochs" in text
+
+
+def test_growing_images_in_words_are_their_record() -> None:
+    runs = pq.read_table(ROOT / "results" / "bench" / "cifar100_growth" / "runs.parquet").to_pandas()
+    mean = 100 * runs.groupby(["part", "row"])[["error_rate_new", "negative_flip_rate"]].mean()
+    text = section("Growing data on CIFAR-100")
+
+    def changed(part: str, data: str, way: str) -> tuple[float, float]:
+        """By how many points the error, and by what share the flips."""
+        (error, flips), (plain, were) = (mean.loc[(part, f"{data}_{one}")] for one in (way, "none"))
+        return error - plain, 100 * (1 - flips / were)
+
+    error, fewer = changed("test", "samples", "elodi")
+    assert f"{fewer:.0f} % fewer flips (5.15 to 3.42; the paper {100 * (1 - 2.25 / 3.52):.0f} %)" in text
+    assert f"at {-error:.1f} points less error, close to its ensembles" in text
+    held = [changed("test", "samples", way)[0] for way in ("kd", "fd_kl", "fd_lm", "ldi")]
+    assert f"pays for it with {min(held):.1f} to {max(held):.1f} points of error" in text
+    error, fewer = changed("test_old_classes", "classes", "elodi")
+    ensembles = changed("test_old_classes", "classes", "paragon")[1]
+    assert f"a fifth fewer flips ({fewer:.0f} %) at {-error:.1f} points less error** on the old" in text
+    assert f"its ensembles {ensembles:.0f} %" in text
+    held = [changed("test_old_classes", "classes", way)[0] for way in ("kd", "fd_kl", "fd_lm", "ldi")]
+    assert f"and cost {min(held):.1f} to {max(held):.1f} points" in text
+    assert f"over all classes {changed('test', 'classes', 'naive')[0]:.1f} points more than no treatment" in text
+
+
+def test_one_seed_of_losses_and_architectures_in_words_is_its_record() -> None:
+    rows = {row.name: row for row in read_rows(ROOT / "results" / "bench" / "cifar100_losses")}
+    text = section(BESIDE["cifar100_losses"])
+    flips, error = (
+        {name: 100 * row.cells[cell].mean for name, row in rows.items()}
+        for cell in ("negative_flip_rate", "error_rate_new")
+    )
+    alike = ("kd_100", "fd_lm", "ldi", "ldi_sum", "ldi_p1", "ldi_k10", "ldi_margin", "ldi_others")
+    low, high = (f"{end(flips[name] for name in alike):.2f}" for end in (min, max))
+    assert f"lie at NFRs of {low} to {high}" in text
+    other = {row.name: row for row in read_rows(ROOT / "results" / "bench" / "cifar100_size")}["m_4"]
+    apart = [
+        abs(one - two)
+        for one, two in zip(
+            (error["ldi"], flips["ldi"]), percent(other, "error_rate_new", "negative_flip_rate"), strict=True
+        )
+    ]
+    assert f"by {apart[0]:.2f} points of error and {apart[1]:.2f} of NFR" in text
+    assert max(error, key=error.__getitem__) == "ldi_k10_reference"
+    assert sorted(error, key=error.__getitem__)[1:3] == ["fd_kl", "fd_lm"]
+    rows = {row.name: row for row in read_rows(ROOT / "results" / "bench" / "cifar100_architectures")}
+    text = section(BESIDE["cifar100_architectures"])
+    spec = read_bench(ROOT / "recipes" / "bench" / "cifar100_architectures.yaml")
+    assert f"{len(rows)} of {len(spec.every_row)} rows" in text
+    for kind in ("resnet34", "vgg"):
+        (was, plain), (now, ours) = (
+            percent(rows[f"{kind}_{way}"], "negative_flip_rate", "error_rate_new") for way in ("none", "elodi")
+        )
+        assert f"{100 * (1 - now / was):.0f} % fewer" in text
+        assert f"({was:.2f} to {now:.2f};" in text
+        assert f"{abs(ours - plain):.1f} points {'less' if ours < plain else 'more'} error" in text
+
+
+def test_a_fine_tuned_encoder_on_ag_news_in_words_is_its_record() -> None:
+    rows = {row.name: row for row in read_rows(ROOT / "results" / "bench" / "agnews_tuned")}
+    text = section(BESIDE["agnews_tuned"])
+    flips = {name: 100 * row.cells["negative_flip_rate"].mean for name, row in rows.items()}
+    fewer, texts = 100 * (1 - flips["elodi"] / flips["none"]), flips["elodi"] * 76
+    assert f"({fewer:.0f} %: NFR {flips['none']:.2f} to {flips['elodi']:.2f}, {texts:.0f} texts of 7,600)" in text
+    assert f"comes to {flips['elodi_long']:.2f}, fewer than the ensembles of four ({flips['paragon']:.2f})" in text
+    assert rows["heir"].seeds == (1,)
 
 
 @pytest.mark.parametrize(
@@ -926,6 +1069,7 @@ def test_what_the_search_s_networks_did_on_the_test_set_is_its_record() -> None:
 PAIRS = {
     "agnews_focal": ("## Focal distillation's weights on AG News", (3, 4), "relative_negative_flip_rate", 1),
     "agnews_growth": ("## Growing data on AG News", (2, 3), "negative_flip_rate", 2),
+    "cifar100_growth": ("## Growing data on CIFAR-100", (2, 3), "negative_flip_rate", 2),
     "clinc_tuned_growth": ("## Growing data with fine-tuning, MiniLM", (2, 3, 4), "negative_flip_rate", 2),
 }
 
