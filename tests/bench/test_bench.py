@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from small_bench import SPEC, parsed
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 from flipguard.bench.cost import Costs, Counter
 from flipguard.bench.evaluate import pairs_of
@@ -157,6 +158,22 @@ def test_views_are_paid_for_once(augment: bool, views: int, asked: int) -> None:
     answers = 110 * costs.answer(old)
     assert costs.training(kd) == pytest.approx(costs.training(plain) + 5 * answers)
     assert costs.training(kept) == pytest.approx(costs.training(plain) + asked * answers)
+
+
+def test_operations_are_counted_by_one_thread() -> None:
+    """Benches that begin together would take each other's cores."""
+    found, seen, before = graph(), set(), torch.get_num_threads()
+    node = pairs_of(found, "kd", 3)[0].new[0].node
+    hook = register_module_forward_pre_hook(lambda *_: seen.add(torch.get_num_threads()))
+    torch.set_num_threads(2)
+    try:
+        costs = Costs(found)
+        assert costs.training(node) > costs.answer(node) > 0
+        assert torch.get_num_threads() == 2
+    finally:
+        hook.remove()
+        torch.set_num_threads(before)
+    assert seen == {1}
 
 
 def test_networks_that_are_dealt_out_cost_what_one_does() -> None:
