@@ -882,6 +882,34 @@ def test_one_seed_of_losses_and_architectures_in_words_is_its_record() -> None:
         assert f"{abs(ours - plain):.1f} points {'less' if ours < plain else 'more'} error" in text
 
 
+def test_ldi_towards_probabilities_in_words_is_its_record() -> None:
+    text, (now, before) = (
+        section("LDI towards logits and towards probabilities"),
+        (
+            {row.name: row for row in read_rows(ROOT / "results" / "bench" / f"cifar100_few_matched{end}")}
+            for end in ("", "_before")
+        ),
+    )
+    rows = {
+        "no treatment": now["none"],
+        "by logits": now["by_logits"],
+        "by probabilities": now["by_probabilities"],
+        "by probabilities, before": before["by_probabilities"],
+    }
+    for name, row in rows.items():
+        error, flips, relative = percent(row, "error_rate_new", "negative_flip_rate", "relative_negative_flip_rate")
+        assert f"| {name} | {error:.2f} | {flips:.2f} | {relative:.1f} |" in text
+
+    def chances(one: Row, other: Row) -> list[float]:
+        cells = ("error_rate_new", "negative_flip_rate")
+        return [paired_p(one.cells[cell].values, other.cells[cell].values) or 1.0 for cell in cells]
+
+    first, second = chances(before["by_probabilities"], now["by_probabilities"])
+    assert f"(paired over three seeds p = {first:.2f} and {second:.3f})" in text
+    first, second = chances(now["by_probabilities"], now["by_logits"])
+    assert f"(p = {first:.2f} and {second:.2f})" in text
+
+
 def test_a_fine_tuned_encoder_on_ag_news_in_words_is_its_record() -> None:
     rows = {row.name: row for row in read_rows(ROOT / "results" / "bench" / "agnews_tuned")}
     text = section(BESIDE["agnews_tuned"])
