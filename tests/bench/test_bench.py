@@ -15,7 +15,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from flipguard.bench.cost import Costs, Counter
 from flipguard.bench.evaluate import pairs_of
-from flipguard.bench.graph import Graph
+from flipguard.bench.graph import Graph, matches_probabilities
 from flipguard.bench.node import with_parents
 from flipguard.bench.run import Bench, Progress
 from flipguard.bench.tables import paired_p, read_rows
@@ -158,6 +158,23 @@ def test_views_are_paid_for_once(augment: bool, views: int, asked: int) -> None:
     answers = 110 * costs.answer(old)
     assert costs.training(kd) == pytest.approx(costs.training(plain) + 5 * answers)
     assert costs.training(kept) == pytest.approx(costs.training(plain) + asked * answers)
+
+
+def test_who_was_held_to_plain_logarithms_has_another_key() -> None:
+    by_mean = {"combination": "probabilities"}
+    ways: dict[str, tuple[dict[str, Any], bool]] = {
+        "elodi": ({"method": "elodi", "references": {"ensemble": "single"}}, False),
+        "by_mean": ({"method": {"name": "elodi", **by_mean}, "references": {"ensemble": "single"}}, True),
+        "lm": ({"method": {"name": "fd_lm", **by_mean}, "references": {"old": "single"}}, True),
+        "kl": ({"method": {"name": "fd_kl", **by_mean}, "references": {"old": "single"}}, False),
+        "kd": ({"method": {"name": "ensemble_kd", **by_mean}, "references": {"ensemble": "single"}}, False),
+        "whole": ({"method": {"name": "batch_ensemble", "members": 2}, "references": {"ensemble": "single"}}, False),
+        "by_whole": ({"method": "elodi", "references": {"ensemble": "whole"}}, True),
+    }
+    networks: dict[str, Any] = {"single": {"copies": 2}, **{name: plan for name, (plan, _) in ways.items()}}
+    found = graph(networks=networks, rows={name: {"old": "single.0", "new": name} for name in ways})
+    for name, (_, expected) in ways.items():
+        assert matches_probabilities(pairs_of(found, name, 3)[0].new[0].node) == expected, name
 
 
 def test_operations_are_counted_by_one_thread() -> None:

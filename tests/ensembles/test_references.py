@@ -150,11 +150,22 @@ def test_combinations() -> None:
         assert combined(logits)[row].tolist() == pytest.approx(mean, abs=1e-6)
     together = combined(logits, "probabilities")
     assert torch.allclose(together.softmax(-1), logits.softmax(-1).mean(0), atol=1e-6)
+    assert torch.allclose(together.mean(-1), torch.zeros(B), atol=1e-6)
     # At a temperature it is what the members say at it that is averaged (LatentBE Eq. 2).
     warm = combined(logits, "probabilities", temperature=4.0)
     assert torch.allclose((warm / 4.0).softmax(-1), (logits / 4.0).softmax(-1).mean(0), atol=1e-6)
+    assert torch.allclose(warm.mean(-1), torch.zeros(B), atol=1e-5)
     with pytest.raises(InputError, match="not 'votes'"):
         combined(logits, "votes")  # type: ignore[arg-type]
+
+
+def test_a_class_that_no_member_gives_a_chance_leaves_the_others_alone() -> None:
+    logits = torch.randn(M, B, C)
+    masked = logits.index_fill(-1, torch.tensor([2]), -torch.inf)
+    rest = [each for each in range(C) if each != 2]
+    found = combined(masked, "probabilities")
+    assert torch.allclose(found[:, rest], combined(logits[..., rest], "probabilities"), atol=1e-6)
+    assert (found[:, 2] == -torch.inf).all()
 
 
 def test_a_mean_of_probabilities_is_matched_as_logits_are() -> None:

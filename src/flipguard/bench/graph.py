@@ -10,8 +10,8 @@ from flipguard._nearest import nearest
 from flipguard.bench.node import Average, Node, Piece
 from flipguard.bench.plan import BenchSpec, NetworkPlan, PartPlan, Side, selected
 from flipguard.data import Augmentation, DataSet, class_places, subset
-from flipguard.methods import WeightInterpolation
-from flipguard.methods.latent_be import OneToOne
+from flipguard.methods import Elodi, FocalDistillation, Ldi, WeightInterpolation
+from flipguard.methods.latent_be import BatchEnsembleDistillation, OneToOne
 from flipguard.releases import material
 from flipguard.releases.resolved import laid_over, recipe_of
 from flipguard.releases.settled import build, card_of, settled
@@ -184,10 +184,22 @@ class Graph:
         }
         # The 0 stands where averages were once counted: networks of before keep their keys.
         facts["keeps"] = [node.plan.keeps, 0, node.plan.offline]
+        if matches_probabilities(node):
+            # A network of before was held to plain logarithms, and is another.
+            facts["probabilities"] = "as logits of mean 0"
         if node.plan.held or node.plan.shared:
             # Runs that share all randomness are still runs of their own: how far they differ on a GPU is a figure.
             facts["run"] = [node.name, node.side, node.seed, node.copy]
         return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:12]
+
+
+def matches_probabilities(node: Node) -> bool:
+    """Whether logits are matched one by one, of what answers by its mean probability."""
+    method = node.method
+    if not isinstance(method, Elodi | Ldi | FocalDistillation) or getattr(method, "distance", "logits") != "logits":
+        return False
+    whole = any(isinstance(parent.method, BatchEnsembleDistillation) for parent in node.parents())
+    return method.combination == "probabilities" or whole
 
 
 def _needs(method: Any) -> tuple[str, ...]:

@@ -29,8 +29,11 @@ def combined(logits: Tensor, how: Combination = "logits", *, temperature: float 
     if how == "probabilities":
         wide = logits if logits.dtype == torch.float64 else logits.float()
         tempered = torch.log_softmax(wide / temperature, dim=-1)
-        mean = temperature * torch.logsumexp(tempered, dim=0)
-        return mean - mean.mean(dim=-1, keepdim=True)
+        together = temperature * torch.logsumexp(tempered, dim=0)
+        # A class that no member gives any chance (-inf) stays so, and has no part in the mean.
+        known = together.isfinite()
+        total = together.where(known, 0.0).sum(dim=-1, keepdim=True)
+        return together - total / known.sum(dim=-1, keepdim=True)
     raise InputError(f"an ensemble is combined by 'logits' or 'probabilities', not '{how}'.")
 
 
