@@ -831,7 +831,7 @@ def test_how_long_is_long_enough_in_words_is_its_record() -> None:
     ends = [100 * four[f"error_rate_{side}"] for side in ("old", "new")]
     left = [end.mean() - each["epochs_256"] for end, each in zip(ends, (old, new), strict=True)]
     assert (
-        f"have {ends[0].mean():.2f} and {ends[1].mean():.2f} on average, {left[0]:.1f} and {left[1]:.1f} above" in text
+        f"have {ends[0].mean():.2f} and {ends[1].mean():.2f} on average, {left[0]:.2f} and {left[1]:.2f} above" in text
     )
     assert f"(the four new ones lie between {ends[1].min():.1f} and {ends[1].max():.1f})" in text
 
