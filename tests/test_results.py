@@ -286,7 +286,14 @@ def test_each_way_is_its_row() -> None:
     assert f"`dealt_branch` {share('dealt_branch')} % of the cut at {error['dealt_branch']:.2f}" in text
     assert f"has {share('graft_low')} % of the cut at {error['graft_low']:.2f}" in text
     assert f"{share('kd')} and {share('fd_lm')} % of the cut" in text
-    assert f"({error['latent_be']:.2f}, {share('latent_be')} %, 4.7 trainings)" in text
+    longer = {row.name: row for row in read_rows(ROOT / "results" / "bench" / "cifar100")}
+    none, elodi, kd, lm = (
+        percent(longer[name], "relative_negative_flip_rate")[0] for name in ("none", "elodi", "kd", "fd_lm")
+    )
+    cuts = [f"{100 * (none - each) / (none - elodi):.0f}" for each in (kd, lm)]
+    assert f"three seeds, {cuts[0]} and {cuts[1]} %." in text
+    price = f"{rows['latent_be'].training_cost:.1f} trainings"
+    assert f"({error['latent_be']:.2f}, {share('latent_be')} %, {price})" in text
     ways, growth = (
         read_table(ROOT / "results" / "bench" / f"cifar100_{name}", "predictions.parquet").to_pandas().set_index("id")
         for name in ("ways", "growth")
@@ -862,6 +869,10 @@ def test_what_counts_at_64_epochs_is_its_record() -> None:
     assert f"and {gain(rows)} here" in text
     (error, flips), (_, was) = (percent(of["none"], "error_rate_new", "negative_flip_rate") for of in (rows, before))
     assert f"NFR {flips:.2f} at {error:.1f} % error, {was:.2f} after 32 epochs" in text
+    pairs = {row.name: row for row in read_rows(ROOT / "results" / "bench" / "cifar100_schedule")}
+    longer = {f"{percent(pairs[f'epochs_{epochs}'], 'negative_flip_rate')[0]:.1f}" for epochs in (128, 256)}
+    assert f"128 and 256 epochs have {longer.pop()}, one pair each" in text
+    assert not longer
 
 
 def test_growing_images_in_words_are_their_record() -> None:
