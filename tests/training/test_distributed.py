@@ -6,19 +6,22 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from flipguard.training import Recipe
+from flipguard.training import Recipe, distributed
 from flipguard.training.distributed import Team, place
+from flipguard.training.errors import Diverged, OutOfMemory
 from flipguard.types import InputError
 
 SCRIPT = """
-import json, sys
+import atexit, json, sys
 from dataclasses import replace
 from pathlib import Path
 import torch
@@ -30,6 +33,14 @@ from flipguard.training import ModelSpec, Recipe, Seeds, TrainingError, train_ne
 from flipguard.training.distributed import place
 
 out, (rank, world) = Path(sys.argv[1]), place()
+
+def threads(when):
+    names = [task.read_text().strip() for task in Path("/proc/self/task").glob("*/comm")]
+    (out / f"{rank}-threads-{when}.json").write_text(json.dumps(names))
+
+if world > 1:
+    # The first to be registered is the last to be called.
+    atexit.register(threads, "at the end")
 data, spec = load_data("digits"), ModelSpec("mlp", {"hidden": (32,)})
 recipe = Recipe(epochs=2, batch_size=128, accumulate=2, clip_norm=1.0)
 old = {"old": NetworkReference("old", [spec.build(10, 5)])}
@@ -67,6 +78,8 @@ try:
     )
 except TrainingError as error:
     failure = str(error).split(" (")[0]
+if world > 1:
+    threads("in between")
 (out / f"{rank}-of-{world}.json").write_text(json.dumps({"records": records, "failure": failure}))
 """
 
@@ -113,6 +126,40 @@ def test_two_processes_get_the_losses_of_one(tmp_path: Path, alone: Callable[[st
     # A loss that breaks in one process stops both, at the same step.
     assert alone["failure"].startswith("the loss is not finite at epoch ")
     assert first["failure"] == second["failure"] == alone["failure"]
+    # Gloo's threads are gone before Python is: one that is not can abort a process that is done.
+    for rank in (0, 1):
+        before, end = (
+            json.loads((tmp_path / "two" / f"{rank}-threads-{when}.json").read_text())
+            for when in ("in between", "at the end")
+        )
+        assert any("gloo" in thread for thread in before)
+        assert end
+        assert not any("gloo" in thread for thread in end)
+
+
+def test_a_team_is_left_unless_it_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an error of one process, others may be waited for in vain; one that all came to is no such error."""
+    left = []
+    monkeypatch.setattr(distributed, "_failed", False)
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "group", SimpleNamespace(WORLD=lambda: None))
+    monkeypatch.setattr(torch.distributed, "destroy_process_group", lambda: left.append(True))
+    monkeypatch.setattr(distributed, "LET_GO_SECONDS", 0)
+    for error, world, leaves in (
+        (Diverged, 2, True),
+        (OutOfMemory, 2, False),
+        (Diverged, 2, False),
+        (None, 1, False),
+        (None, 2, True),
+        (KeyError, 1, True),
+        (KeyError, 2, False),
+    ):
+        with nullcontext() if error is None else pytest.raises(error), Team(0, world).at_work(agreed=Diverged):
+            if error is not None:
+                raise error
+        left.clear()
+        distributed.leave()
+        assert bool(left) is leaves, (error, world)
 
 
 def test_one_process_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,10 @@ class OutOfMemory(TrainingError):
     """A step needs more memory than there is; the message names the knobs."""
 
 
+class Diverged(TrainingError):
+    """A loss was not finite: every process of a team says so, at the same step."""
+
+
 def last_good(checkpoint: Path | None) -> str:
     """Where a run can go on from."""
     if checkpoint is None or not checkpoint.exists():
@@ -76,7 +80,7 @@ class Watch:
     def stop(self, epoch: int, step: int, index: Tensor) -> NoReturn:
         """Training cannot go on after this step, on these training rows."""
         rows = ", ".join(str(row) for row in index[:8].tolist()) + (", …" if len(index) > 8 else "")
-        raise TrainingError(
+        raise Diverged(
             f"the loss is not finite at epoch {epoch}, step {step} (training rows {rows}): lower the learning "
             f"rate, warm up longer, set clip_norm, or look at those rows.{last_good(self._checkpoint)}"
         )

@@ -15,7 +15,7 @@ from flipguard.training.at_once import AtOnce
 from flipguard.training.capture import Share
 from flipguard.training.distributed import Team
 from flipguard.training.engines import Engine, check_engine, engine_to_use, own_step
-from flipguard.training.errors import Watch, memory_explained
+from flipguard.training.errors import Diverged, Watch, memory_explained
 from flipguard.training.job import Job, OnEpoch, check_all_members
 from flipguard.training.memory import recomputed
 from flipguard.training.recipe import build_optimiser, rate
@@ -121,6 +121,7 @@ class Run:
         recipe, place = self.job.recipe, self.resume()
         with ExitStack() as contexts:
             contexts.enter_context(signals.at_work())
+            contexts.enter_context(self.team.at_work(agreed=Diverged))
             contexts.enter_context(recomputed(self.student, on=recipe.checkpoint_activations))
             for scale, epochs in spans(recipe):
                 if place[0] < epochs.stop:
