@@ -36,11 +36,15 @@ bench() { # NAME SEED [ROW …]: one call for each seed, so that what was measur
   : >"$OUT/pid.$lane"
 }
 
-first() { # tables of the papers at 16 epochs: what CIFAR-100 has no record of, then further seeds
+LONG="none codistill_skl_1 kd fd_kl fd_lm elodi scion kd_4 paragon_4"
+
+first() { # what counts at 64 epochs, then tables of the papers at 16: what CIFAR-100 has no record of, and further seeds
   local lane=first
+  for seed in 1 3; do bench cifar100_long $seed $LONG; done
   bench cifar100_architectures 1 densenet_none densenet_elodi densenet_paragon
   bench cifar100_ways 1 by_batch
   bench cifar100_latent 1 none kd latent_be latent_be_tdiv_sdiv ensemble_2 ensemble_3 ensemble_4
+  for seed in 1 3; do bench cifar100_long $seed; done
   for seed in 2 3; do
     for table in ways growth losses size architectures chain untreated guides focal latent churn; do bench "cifar100_$table" $seed; done
   done
@@ -48,10 +52,10 @@ first() { # tables of the papers at 16 epochs: what CIFAR-100 has no record of, 
 
 second() { # what counts at 64 epochs, twins at 32, pretrained encoders, corrupted images, what causes churn
   local lane=second
-  for seed in 1 2 3; do bench cifar100_long $seed none codistill_skl_1 kd fd_kl fd_lm elodi scion kd_4 paragon_4; done
+  bench cifar100_long 2 $LONG
   for seed in 1 2 3; do bench cifar100_front $seed twins_1 twins_4 twins_20; done
+  bench cifar100_long 2
   for seed in 2 3; do bench agnews_tuned $seed; done
-  for seed in 1 2 3; do bench cifar100_long $seed; done
   bench cifar100_corrupted 2
   bench cifar100_causes 1
   for seed in 1 2 3; do bench clinc $seed none elodi paragon_8 kd fd_kl patient_5; done

@@ -1,11 +1,13 @@
 """The committed tables are what the committed records give."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -1088,24 +1090,19 @@ def _choose(rule: str, name: str = "cifar100_front_search") -> "subprocess.Compl
     return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
 
 
-def test_what_is_still_to_be_run_can_be() -> None:
-    """Each bench that the script asks for is there, and each row is one of its bench."""
-    script = (ROOT / "recipes" / "evidence.sh").read_text()
-    subprocess.run(["bash", "-n", str(ROOT / "recipes" / "evidence.sh")], check=True)
-    asked = re.findall(
-        r"\bbench \"?(cifar100|clinc|agnews)(\w*|_\$table)\"? (?:\$seed|\d)([\w ]*)(?:;|$)", script, re.M
-    )
-    tables = {table for line in re.findall(r"for table in ([\w ]+); do", script) for table in line.split()}
-    wanted = [
-        (f"{data}{name}" if table == "_$table" else f"{data}{table}", rows.split())
-        for data, table, rows in asked
-        for name in ([f"_{each}" for each in tables] if table == "_$table" else [""])
-    ]
-    names = {name for name, _ in wanted}
+def test_what_is_still_to_be_run_can_be(tmp_path: Path) -> None:
+    """Each bench that the script asks for is there, and each row and seed is one of its bench."""
+    command = ["bash", str(ROOT / "recipes" / "evidence.sh"), "DATA", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "PYTHON": "echo"})
+    asked = [line.split()[3:] for line in done.stdout.splitlines()]
+    names = {name for name, *_ in asked}
     assert {"cifar100_ways", "cifar100_corrupted", "cifar100_architectures", "clinc", "agnews_tuned"} <= names
-    for name, rows in wanted:
-        spec = read_bench(ROOT / "recipes" / "bench" / f"{name}.yaml")
-        assert {*rows} <= spec.every_row.keys(), name
+    specs = {name: read_bench(ROOT / "recipes" / "bench" / f"{name}.yaml") for name in names}
+    for name, *options in asked:
+        given = [(option, value) for option, value in pairwise(options) if option in ("--row", "--seed")]
+        assert "--seed" in dict(given)
+        for option, value in given:
+            assert value in (specs[name].every_row if option == "--row" else map(str, specs[name].seeds)), name
 
 
 def test_loading_in_words_is_its_record() -> None:

@@ -3,6 +3,7 @@
 The nodes are processes of this machine under two addresses, each with a raylet and workers of its own.
 """
 
+import copy
 import os
 import re
 import shutil
@@ -116,11 +117,14 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trained_alone(SPEC, tmp_path_factory.mktemp("alone") / "run")
+
+
+def trained_alone(spec: dict[str, Any], folder: Path) -> Path:
     """The run without a cluster, with one thread, as each task of the cluster has it."""
-    folder = tmp_path_factory.mktemp("alone") / "run"
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    train(parse_training_spec(SPEC), folder)
+    train(parse_training_spec(spec), folder)
     torch.set_num_threads(threads)
     return folder
 
@@ -299,9 +303,15 @@ def living(cluster: Cluster, node: int) -> list[tuple[psutil.Process, str]]:
 
 
 def test_ctrl_c_saves_where_every_member_is(
-    cluster: Cluster, command: Callable[..., "subprocess.Popen[str]"], alone: Path, tmp_path: Path
+    cluster: Cluster, command: Callable[..., "subprocess.Popen[str]"], tmp_path: Path
 ) -> None:
-    """States are saved after each epoch, and here at no step within one: such a state comes from the signal."""
+    """States are saved after each epoch, and here at no step within one: such a state comes from the signal.
+
+    Members are long, so that none is done by the time that a busy machine brings them the signal.
+    """
+    long = copy.deepcopy(SPEC)
+    long["versions"][1]["method"]["ensemble"]["train"]["epochs"] = 600
+    (tmp_path / "spec.yaml").write_text(as_yaml(long))
     arguments = ("train.checkpoint_every=1000000", "--on", cluster.address, "--out", "run")
     run = command(*arguments)
     for _ in until("both members are begun"):
@@ -318,7 +328,7 @@ def test_ctrl_c_saves_where_every_member_is(
     again = command(*arguments)
     out, errors = again.communicate(timeout=300)
     assert again.returncode == 0, (out, errors)
-    assert_same_networks(alone, tmp_path / "run")
+    assert_same_networks(trained_alone(long, tmp_path / "alone"), tmp_path / "run")
 
 
 BENCH: dict[str, Any] = {
