@@ -1,0 +1,76 @@
+"""What pretrained encoders do, in words, is what their runs did."""
+
+from held import ROOT, rows_of, section
+
+from flipguard.bench.tables import paired_p, read_table
+
+
+def test_the_fine_tuned_heir_in_words_is_its_runs() -> None:
+    rows = {row.name: row.cells for row in rows_of("clinc_tuned")}
+    text = section("MiniLM fine-tuned on a fifth of CLINC-150")
+    error, relative, flips = "error_rate_new", "relative_negative_flip_rate", "negative_flip_rate"
+
+    def p(one: str, other: str, cell: str) -> str:
+        return f"{paired_p(rows[one][cell].values, rows[other][cell].values):.2f}"
+
+    def mean(row: str, cell: str, digits: int = 2) -> str:
+        return f"{100 * rows[row][cell].mean:.{digits}f}"
+
+    heir, longer, plain, none, none_long = (
+        (mean(row, error), mean(row, relative, 1)) for row in ("heir", "elodi_long", "elodi", "none", "none_long")
+    )
+    chance = f"p = {p('heir', 'elodi_long', error)} and {p('heir', 'elodi_long', relative)}"
+    assert (
+        f"{heir[0]} and a relative NFR of {heir[1]} where `elodi_long` has {' and '.join(longer)} (paired {chance})"
+        in text
+    )
+    assert f"({none[0]} to {none_long[0]} without a treatment, {plain[0]} to {longer[0]} under ELODI)" in text
+    assert f"(relative NFR {plain[1]} to {longer[1]} under ELODI, {none[1]} and {none_long[1]} without" in text
+    assert f"a third fewer flips (p = {p('heir', 'elodi', error)} and {p('heir', 'elodi', flips)})" in text
+    assert f"(NFR 0.77 and 0.90, p = {p('heir', 'paragon', flips)})" in text
+    assert f"(NFR 1.14 against 1.72, paired p = {p('elodi', 'none', flips)})" in text
+
+
+def test_a_fine_tuned_encoder_on_ag_news_in_words_is_its_record() -> None:
+    rows = {row.name: row for row in rows_of("agnews_tuned")}
+    text = section("MiniLM fine-tuned on AG News")
+    flips = {name: 100 * row.cells["negative_flip_rate"].mean for name, row in rows.items()}
+    fewer, texts = 100 * (1 - flips["elodi"] / flips["none"]), flips["elodi"] * 76
+    assert f"({fewer:.0f} %: NFR {flips['none']:.2f} to {flips['elodi']:.2f}, {texts:.0f} texts of 7,600)" in text
+    assert f"comes to {flips['elodi_long']:.2f}, about as few as the ensembles of four ({flips['paragon']:.2f})" in text
+    assert rows["heir"].seeds == (1,)
+
+
+def test_growth_with_fine_tuning_in_words_is_its_runs() -> None:
+    rows = {row.name: row.cells for row in rows_of("clinc_tuned_growth")}
+    text, rate = section("Growing data with fine-tuning, MiniLM"), "negative_flip_rate"
+
+    def cut(data: str, way: str) -> str:
+        plain, ours = (rows[f"{data}_{name}"][rate].mean for name in ("none", way))
+        return f"{100 * (1 - ours / plain):.0f}"
+
+    def p(data: str, way: str, digits: int = 2) -> str:
+        chance = paired_p(rows[f"{data}_{way}"][rate].values, rows[f"{data}_none"][rate].values) or 1.0
+        return f"{chance:.{digits}f}"
+
+    chance = f"paired p = {p('full', 'elodi')} and {p('samples', 'elodi')}, unadjusted"
+    assert (
+        f"ELODI has {cut('full', 'elodi')} % fewer flips than no treatment, and {cut('samples', 'elodi')} % when "
+        f"samples double ({chance}; the paper: 48 and 62 %), the "
+        f"ensembles {cut('full', 'paragon')} and {cut('samples', 'paragon')} %. Focal distillation has "
+        f"{cut('full', 'fd_kl')} and {cut('samples', 'fd_kl')} % fewer (p = {p('full', 'fd_kl', 3)} and "
+        f"{p('samples', 'fd_kl')})"
+    ) in text
+    assert (
+        f"the ensembles cut a fifth ({cut('classes', 'paragon')} %), focal distillation {cut('classes', 'fd_kl')} % "
+        f"(p = {p('classes', 'fd_kl')}), and ELODI nothing"
+    ) in text
+    assert abs(float(cut("classes", "elodi"))) < 2
+    tuned = read_table(ROOT / "results" / "bench" / "clinc_tuned", "predictions.parquet")
+    grown = read_table(ROOT / "results" / "bench" / "clinc_tuned_growth", "predictions.parquet")
+    for seed in (2, 3):
+        for side in ("old", "new"):
+            ours, theirs = (
+                t[c] for t, c in ((grown, f"full_elodi.{seed}.0.{side}"), (tuned, f"elodi.{seed}.0.{side}"))
+            )
+            assert ours.to_pylist() == theirs.to_pylist()

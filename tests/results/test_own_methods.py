@@ -1,0 +1,123 @@
+"""What our own methods do, in short and on their pages, is what their runs did."""
+
+import re
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from held import ROOT, rows_of, section
+
+from flipguard.bench.tables import paired_p
+
+
+def test_twins_in_words_are_their_runs() -> None:
+    rows = {row.name: row.cells for row in rows_of("agnews_heirs")}
+    ours, theirs = rows["twins"], rows["elodi"]
+    text = section("Twins: two networks side by side")
+    less = np.array(
+        [100 * (theirs["error_rate_new"].values[s] - ours["error_rate_new"].values[s]) for s in range(3, 8)]
+    )
+    half = 2.7764 * less.std(ddof=1) / np.sqrt(len(less))
+    assert f"{less.mean():.2f} points less error (95 %: {less.mean() - half:.2f} to {less.mean() + half:.2f}" in text
+    chance = {name: paired_p(ours[name].values, theirs[name].values) or 1.0 for name in ours}
+    assert chance["error_rate_new"] < 0.001
+    mine, elodi = (100 * side["negative_flip_rate"].mean for side in (ours, theirs))
+    relative = "relative_negative_flip_rate"
+    assert f"(NFR {mine:.2f} against {elodi:.2f}; paired p = {chance['negative_flip_rate']:.3f})" in text
+    assert (
+        f"a relative NFR of {100 * ours[relative].mean:.1f} against {100 * theirs[relative].mean:.1f} "
+        f"(p = {chance[relative]:.3f})" in text
+    )
+    churn = [f"{100 * rows[name]['run_churn'].mean:.1f}" for name in ("twins", "elodi", "none")]
+    assert (
+        f"differ in {churn[0]} % of the test set where ELODI's differ in {churn[1]} and single networks' in {churn[2]}"
+        in text
+    )
+    assert f"(NLL {ours['nll_new'].mean:.2f} against {theirs['nll_new'].mean:.2f})" in text
+
+
+TWINS = {"AG News": ("agnews_heirs", "twins"), "CLINC-150": ("clinc_heirs", "twins_mean_4")}
+
+
+def test_the_page_of_twins_says_what_their_runs_do() -> None:
+    page = (ROOT / "docs" / "methods" / "twins.md").read_text()
+    for data, (name, row) in TWINS.items():
+        rows = {found.name: found for found in rows_of(name)}
+        ours, elodi, none = (
+            f"{100 * rows[each].cells['error_rate_new'].mean:.2f}, "
+            f"{100 * rows[each].cells['relative_negative_flip_rate'].mean:.1f}"
+            for each in (row, "elodi", "none")
+        )
+        cost, theirs = (f"{rows[each].training_cost:.1f}" for each in (row, "elodi"))
+        line = next(line for line in page.splitlines() if line.startswith(f"| [{data}]"))
+        assert line.endswith(f"| {ours} | {cost} | {elodi} for {theirs} | {none} |")
+        assert f", {len(rows[row].seeds)} " in line
+
+
+SHORT = {
+    "CIFAR-100": ("cifar100_front", ("none", "elodi", "patient_5", "small_branch")),
+    "AG News": ("agnews_heirs", ("none", "elodi", "patient_5", "dealt_branch", "twins_0", "twins")),
+    "CLINC-150": ("clinc_heirs", ("none", "elodi", "patient_5", "dealt_branch", "twins_mean_4")),
+}
+
+
+def test_in_short_is_what_the_runs_say() -> None:
+    made = []
+    for data, (name, rows) in SHORT.items():
+        found = {row.name: row for row in rows_of(name)}
+        made.append([data, str(len(found["elodi"].seeds))])
+        for row in rows:
+            old, new, flips, relative = (
+                100 * found[row].cells[cell].mean
+                for cell in ("error_rate_old", "error_rate_new", "negative_flip_rate", "relative_negative_flip_rate")
+            )
+            assert found[row].seeds == found["elodi"].seeds
+            cost = f"{found[row].training_cost:.1f}"
+            made.append([cost, f"{old:.2f} → {new:.2f}", f"{flips:.2f}", f"{relative:.1f}"])
+    told = []
+    for line in [line for line in section("In short").splitlines() if line.startswith("|")][2:]:
+        first, *cells = [cell.strip() for cell in line.split("|")[1:-1]]
+        told.append(cells if any(cells) else list(re.findall(r"\[(.+?)\].* (\d) seeds", first)[0]))
+    assert told == made
+    pulled, alone = ({row.name: row.cells for row in rows_of("agnews_heirs")}[name] for name in ("twins", "twins_0"))
+    gain, chance = [], []
+    for cell in ("error_rate_new", "negative_flip_rate"):
+        gain.append(f"{100 * (alone[cell].mean - pulled[cell].mean):.2f}")
+        chance.append(f"{paired_p(alone[cell].values, pulled[cell].values):.3f}")
+    assert f"another {gain[0]} points of error and {gain[1]} of NFR" in section("In short")
+    assert f"p = {chance[0]} and {chance[1]})" in section("In short")
+
+
+HEIR = {"AG News": "agnews_small", "CLINC-150": "clinc_small", "CIFAR-100": "cifar100_front"}
+
+
+@pytest.mark.parametrize("data", HEIR)
+def test_the_heir_s_page_says_what_its_runs_do(data: str) -> None:
+    page = (ROOT / "docs" / "methods" / "heir.md").read_text()
+    runs = pq.read_table(ROOT / "results" / "bench" / HEIR[data] / "runs.parquet").to_pandas()
+    seeds = runs[runs["part"] == "test"].groupby(["row", "seed"]).mean(numeric_only=True)
+    mean = seeds.groupby("row").mean()
+
+    def figures(row: str) -> str:
+        error, flips = (100 * mean[rate][row] for rate in ("error_rate_new", "relative_negative_flip_rate"))
+        return f"{error:.2f}, {flips:.1f}"
+
+    heir, elodi = (f"{mean['training_cost'][row]:.1f}" for row in ("patient_5", "elodi"))
+    expected = f"{len(seeds.loc['patient_5'])} | {figures('patient_5')} | {heir} | {figures('elodi')} for {elodi} |"
+    assert next(line for line in page.splitlines() if line.startswith(f"| [{data}]")).endswith(
+        f"{expected} {figures('none')} |"
+    )
+
+
+def test_the_scion_s_page_says_what_its_runs_do() -> None:
+    page = (ROOT / "docs" / "methods" / "scion.md").read_text()
+    runs = pq.read_table(ROOT / "results" / "bench" / "cifar100_front" / "runs.parquet").to_pandas()
+    mean = runs[runs["part"] == "test"].groupby(["row", "seed"]).mean(numeric_only=True).groupby("row").mean()
+    flips = 100 * mean["relative_negative_flip_rate"]
+    made = []
+    for row in ("none", "elodi", "small_branch", "dealt_branch"):
+        share = f"{100 * (flips['none'] - flips[row]) / (flips['none'] - flips['elodi']):.0f} %"
+        figures = f"{100 * mean['error_rate_new'][row]:.2f} | {flips[row]:.1f} | {'' if row == 'none' else share}"
+        made.append(f"{figures} | {mean['training_cost'][row]:.1f} |")
+    table = [line for line in page.splitlines() if line.startswith("|")][2:]
+    assert [line.split(" | ", 1)[1] for line in table] == made

@@ -1,0 +1,252 @@
+"""ELODI's Table 1 in words is its runs, co-distillation among them, and how long is long enough."""
+
+import re
+from collections.abc import Mapping
+
+import numpy as np
+import pyarrow.parquet as pq
+from held import ROOT, check_lines, percent, rows_of, section
+
+from flipguard.bench.read import read_bench
+from flipguard.bench.tables import Row, paired_p, read_table
+
+
+def test_the_table_beside_the_papers_is_its_runs() -> None:
+    text = section("ELODI's Table 1 on CLINC-150, with small transformers")
+    runs = pq.read_table(ROOT / "results" / "bench" / "clinc_methods" / "runs.parquet").to_pandas()
+    runs = runs[runs["part"] == "test"]
+    mean = 100 * runs.groupby(["row", "seed"]).mean(numeric_only=True).groupby("row").mean()
+    told = re.findall(r"^\| `(\w+)` \| ([\d.]+), ([\d.]+) \|", text, re.MULTILINE)
+    assert len(told) == 10
+    for row, error, flips in told:
+        found = mean["error_rate_new"][row], mean["relative_negative_flip_rate"][row]
+        assert (error, flips) == (f"{found[0]:.2f}", f"{found[1]:.1f}"), row
+
+
+def test_each_line_of_table_1_is_its_row() -> None:
+    def made(row: Row) -> list[str]:
+        error, flips, relative, ece = percent(
+            row, "error_rate_new", "negative_flip_rate", "relative_negative_flip_rate", "ece_new"
+        )
+        churn = f"{100 * row.cells['run_churn'].mean:.1f}" if "run_churn" in row.cells else ""
+        figures = [f"{row.training_cost:.1f}", f"{error:.2f}", f"{flips:.2f}", f"{relative:.1f}", churn]
+        return [*figures, f"{row.cells['nll_new'].mean:.3f}", f"{ece:.1f}", str(len(row.seeds))]
+
+    check_lines("cifar100", "ELODI's Table 1 on CIFAR-100", made)
+
+
+def test_table_1_in_words_is_its_runs() -> None:
+    rows = {row.name: row for row in rows_of("cifar100")}
+    text = section("ELODI's Table 1 on CIFAR-100")
+    error, flips, relative, churn = (
+        {name: 100 * row.cells[cell].mean for name, row in rows.items() if cell in row.cells}
+        for cell in ("error_rate_new", "negative_flip_rate", "relative_negative_flip_rate", "run_churn")
+    )
+
+    def p(one: str, other: str, cell: str = "negative_flip_rate") -> float:
+        return paired_p(rows[one].cells[cell].values, rows[other].cells[cell].values) or 1.0
+
+    targeted = ("kd", "fd_kl", "fd_kl_1", "fd_lm", "ldi", "naive", "bct", "ract", "bu_cr")
+    assert error["elodi"] < min(error[name] for name in targeted)
+    assert flips["elodi"] < min(flips[name] for name in targeted)
+    assert min(targeted, key=flips.__getitem__) == "fd_lm"
+    assert min(targeted, key=error.__getitem__) == "kd"
+    first = f"{error['elodi']:.2f} and an NFR of {flips['elodi']:.2f}"
+    second = f"`fd_lm` with {flips['fd_lm']:.2f} at {error['fd_lm']:.2f}"
+    chance = f"(against ELODI p = {p('elodi', 'kd', 'error_rate_new'):.3f} and {p('elodi', 'kd'):.3f})"
+    third = f"`kd` with {error['kd']:.2f} at {flips['kd']:.2f} {chance[:-1]}"
+    fourth = f"of `fd_lm` {p('elodi', 'fd_lm', 'error_rate_new'):.3f} and {p('elodi', 'fd_lm'):.2f}; unadjusted)"
+    assert fourth in text
+    assert f"{first}; next in NFR is {second}, next in error {third}" in text
+    assert {row.seeds for row in rows.values()} == {(1, 2, 3)}
+    for name in targeted:
+        assert p("elodi", name, "error_rate_new") < 0.05
+        assert (p("elodi", name) < 0.05) == (name != "fd_lm")
+        told_apart = p("elodi", name, "relative_negative_flip_rate") < 0.05
+        assert told_apart == (name not in ("fd_lm", "fd_kl", "fd_kl_1"))
+    said = read_table(ROOT / "results" / "bench" / "cifar100", "predictions.parquet")
+    later = ("fd_kl", "fd_kl_1", "fd_lm", "ldi", "bct", "ract", "bu_cr")
+    for seed in (1, 2, 3):
+        olds = {name: said[f"{name}.{seed}.0.old"].to_pylist() for name in targeted}
+        assert all(olds[name] == olds["fd_kl"] for name in later)
+        assert (olds["kd"] == olds["fd_kl"]) == (seed != 3)
+    of_kd, of_later = (100 * rows[name].cells["error_rate_old"].values[3] for name in ("kd", "fd_kl"))
+    assert f"(error {of_later:.1f}, theirs {of_kd:.1f})" in text
+    of_eight = ("elodi", "elodi_k10", "ensemble_kd", "ensemble_fd")
+    assert {f"{error[name]:.1f}" for name in of_eight} <= {"26.0", "26.1", "26.2", "26.3"}
+    assert "NFRs of {}, {}, {} and {}".format(*(f"{flips[name]:.2f}" for name in of_eight)) in text
+    of_all = [rows[name].cells["negative_flip_rate"].values for name in of_eight]
+    assert all(of_all[0][seed] < min(other[seed] for other in of_all[1:]) for seed in (1, 2, 3))
+    top, kd, fd = (p("elodi", name) for name in of_eight[1:])
+    assert f"against KD with p = {kd:.2f}, against the other two {top:.2f} and {fd:.2f} (unadjusted, and after" in text
+    students, ensembles = ("ensemble_kd_2", "kd_4", "ensemble_kd"), ("paragon_2", "paragon_4", "paragon_8")
+    assert "relative NFR {:.1f}, {:.1f} and {:.1f} by KD".format(*(relative[name] for name in students)) in text
+    assert "against {:.1f}, {:.1f} and {:.1f} of the ensembles".format(*(relative[name] for name in ensembles)) in text
+    for name, called in (("dealt_branch", "scion"), ("dealt_5", "heir")):
+        assert f"`{name}` (`{called}`) {error[name]:.2f} and {flips[name]:.2f}" in text
+    single = [name for name, row in rows.items() if row.inference_cost < 1.5]
+    assert min(single, key=flips.__getitem__) == "dealt_5"
+    assert min(single, key=lambda name: rows[name].cells["nll_new"].mean) == "dealt_branch"
+    better = [name for name in single if error[name] < error["dealt_branch"]]
+    assert all(rows[name].training_cost > 11 for name in better)
+    assert "({:.2f} and {:.2f})".format(*sorted(error[name] for name in better)) in text
+    assert f"at {error['dealt_5'] - error['elodi']:.1f} points more error" in text
+    assert f"and {error['elodi'] - error['paragon_4']:.1f} points more error" in text
+    old = {name: f"{100 * rows[name].cells['error_rate_old'].mean:.2f}" for name in of_eight}
+    assert f"({old['elodi']}; KD's and focal distillation's {old['ensemble_kd']} and {old['ensemble_fd']})" in text
+    nll, ece = ({name: row.cells[cell].mean for name, row in rows.items()} for cell in ("nll_new", "ece_new"))
+
+    def three(name: str) -> str:
+        return f"{error[name]:.2f}, {nll[name]:.3f} and {100 * ece[name]:.1f}"
+
+    def chances(one: str, other: str) -> list[str]:
+        return [f"{p(one, other, cell):.2f}" for cell in ("error_rate_new", "nll_new", "ece_new")]
+
+    ours, without, kd_4 = "latent_be_tdiv_sdiv", "latent_be", "kd_4"
+    assert f"(error {error[kd_4]:.2f}, NLL {nll[kd_4]:.3f}, ECE {100 * ece[kd_4]:.1f}) it has {three(ours)}" in text
+    of_error, of_nll, of_ece = chances(ours, kd_4)
+    assert f"(p = {of_ece}), the NLL not (p = {of_nll}), the error a hair above (p = {of_error})" in text
+    values = {name: rows[name].cells for name in (ours, without, kd_4)}
+    for seed in (1, 2, 3):
+        assert values[ours]["ece_new"].values[seed] < values[kd_4]["ece_new"].values[seed]
+        assert values[ours]["nll_new"].values[seed] > values[without]["nll_new"].values[seed]
+    of_error, of_nll, of_ece = chances(without, kd_4)
+    assert f"it has {three(without)}, below KD in all three" in text
+    assert f"(p = {of_error}, {of_nll} and {of_ece})" in text
+    assert (
+        f"in each seed (p = {p(ours, without, 'nll_new'):.3f}) and lowers ECE (p = {chances(ours, without)[2]})" in text
+    )
+    lower = f"(relative NFR {relative[ours]:.1f} and {relative[without]:.1f}, p = "
+    assert f"{lower}{p(ours, without, 'relative_negative_flip_rate'):.2f})" in text
+    assert f"({three('batch_ensemble')}; ECE against KD p = {chances('batch_ensemble', kd_4)[2]})" in text
+    plain = churn["none"]
+    forms = (churn[name] / plain for name in ("codistill_ce_1", "codistill_l1_1", "codistill_skl_1_entropy"))
+    ce, l1, entropy = (f"{share:.2f}" for share in forms)
+    assert f"{ce} times by cross-entropy towards a copy from before, {l1} by L1" in text
+    assert f"minimum entropy adds nothing ({entropy})" in text
+    skl = f"{churn['codistill_skl_1'] / plain:.2f}"
+    assert min(rows, key=ece.__getitem__) == "proxy_end2"
+    percents = {name: f"{100 * mean:.1f}" for name, mean in ece.items()}
+    pages = {
+        "codistill_l1": f"{l1} times as often as plain ones by L1, {skl} times by symmetric KL",
+        "codistill_ce": f"{ce} times as often as plain ones by this, {skl} times by that one. Its ECE is the lower of "
+        f"the two ({percents['codistill_ce_1']} and {percents['codistill_skl_1']}; no treatment {percents['none']})",
+        "proxy_end2": f"the lowest ECE of all rows ({percents['proxy_end2']}; ELODI from eight {percents['elodi']})",
+        "ensemble_kd": f"(NFR {flips['elodi']:.2f} and {flips['ensemble_kd']:.2f}, p = {kd:.2f} by three seeds) at "
+        f"about the same error of the new model, and the lower ECE ({percents['elodi']} and {percents['ensemble_kd']})",
+        "skl": f"(error {error['skl']:.1f})",
+    }
+    for page, words_of_it in pages.items():
+        assert words_of_it in (ROOT / "docs" / "methods" / f"{page}.md").read_text(), page
+
+
+def test_co_distillation_in_words_is_its_runs() -> None:
+    rows = {row.name: row.cells for row in rows_of("cifar100")}
+    text = section("ELODI's Table 1 on CIFAR-100")
+    none, ours, elodi, weak, strong = (
+        rows[name] for name in ("none", "codistill_skl_1", "elodi", "codistill_skl", "codistill_skl_5")
+    )
+    error, flips, churn = "error_rate_new", "relative_negative_flip_rate", "run_churn"
+    mine, plain, least = (100 * cells[churn].mean for cells in (ours, none, weak))
+    assert f"differ in {mine:.2f} % of the test set, two of `none` in {plain:.2f}: {mine / plain:.2f} times" in text
+    chance = f"{100 * ours[error].mean:.2f}; p = {paired_p(ours[error].values, none[error].values):.3f}"
+    assert f"gains {100 * (none[error].mean - ours[error].mean):.2f} points of error ({chance})" in text
+    assert f"({100 * ours['ece_new'].mean:.1f} against {100 * none['ece_new'].mean:.1f})" in text
+    first, second, third = (cells[flips].mean for cells in (none, ours, elodi))
+    shares = f"({100 * second:.1f}; `none` {100 * first:.1f}, ELODI {100 * third:.1f})"
+    assert (
+        f"{100 * (first - second) / (first - third):.0f} % of ELODI's cut in relative NFR {shares}\n  for 2.0 trainings"
+    ) in text
+    assert f"β = 0.04 it does next to nothing ({least / plain:.2f} times the churn, relative NFR" in text
+    more, own = 100 * (strong[error].mean - none[error].mean), 100 * strong["negative_flip_rate"].mean
+    assert f"the lowest of the table ({100 * strong[flips].mean:.1f}) because the error is {more:.1f} points" in text
+    assert f"its NFR, {own:.2f}, is above ELODI's {100 * elodi['negative_flip_rate'].mean:.2f}" in text
+    mixed = _after_plain_models("codistill_skl_1")
+    assert f"it is {100 * mixed:.1f}, {100 * (first - mixed) / (first - third):.0f} % of the cut" in text
+
+
+def test_co_distillation_on_clinc_in_words_is_its_runs() -> None:
+    rows = {row.name: row.cells for row in rows_of("clinc_small")}
+    ours, none = rows["codistill_skl_1"], rows["none"]
+    error, plain = (100 * cells["error_rate_new"].mean for cells in (ours, none))
+    churn, other = (100 * cells["run_churn"].mean for cells in (ours, none))
+    flips = 100 * ours["relative_negative_flip_rate"].mean
+    assert (
+        f"error {error:.2f} (no treatment {plain:.2f}), relative NFR {flips:.1f}, {churn / other:.2f} times the churn "
+        f"({churn:.2f} and {other:.2f})"
+    ) in section("The same on CLINC-150, with small transformers")
+    weak = rows["codistill_skl_02"]
+    error, flips = (100 * weak[cell].mean for cell in ("error_rate_new", "relative_negative_flip_rate"))
+    share = 100 * weak["run_churn"].mean / other
+    assert f"error {error:.2f}, relative NFR {flips:.1f}, {share:.2f} times the churn." in section(
+        "The same on CLINC-150, with small transformers"
+    )
+
+
+def _after_plain_models(row: str) -> float:
+    """Relative NFR of a row's new models after each plain old model of their seed."""
+    said = pq.read_table(ROOT / "results" / "bench" / "cifar100" / "predictions.parquet").to_pandas()
+    found = []
+    for seed in (1, 2, 3):
+        new = said[f"{row}.{seed}.0.new"]
+        for copy in range(8):
+            right = said[f"none.{seed}.{copy}.old"] == said["label"]
+            flips, wrong = (right & (new != said["label"])).mean(), (new != said["label"]).mean()
+            found.append(flips / (wrong * right.mean()))
+    return float(np.mean(found))
+
+
+def test_how_long_is_long_enough_in_words_is_its_record() -> None:
+    text = (ROOT / "results" / "README.md").read_text().split("## How long is long enough\n")[1].split("\n## ")[0]
+    runs = pq.read_table(ROOT / "results" / "bench" / "cifar100_schedule" / "runs.parquet").to_pandas()
+    runs = runs[runs["part"] == "test"].set_index("row")
+    old, new = (100 * runs[f"error_rate_{side}"] for side in ("old", "new"))
+    told = [f"{each['epochs_32']:.2f}, {each['epochs_128']:.2f} and {each['epochs_256']:.2f}" for each in (old, new)]
+    assert f"the old network {told[0]}, the new one {told[1]}." in text
+    gained = new["epochs_32"] - new["epochs_128"]
+    assert f"the old\nnetwork is, the new one is not ({gained:.1f})" in text
+    assert old["epochs_32"] - old["epochs_128"] < 2 < gained
+    relative = 100 * runs["relative_negative_flip_rate"]
+    told = [f"{relative[f'epochs_{epochs}']:.1f}" for epochs in (32, 128, 256)]
+    assert f"({told[0]}, {told[1]} and {told[2]})" in text
+    long = pq.read_table(ROOT / "results" / "bench" / "cifar100_long" / "runs.parquet").to_pandas()
+    four = long[(long["part"] == "test") & (long["row"] == "none")]
+    assert len(four) == 4
+    ends = [100 * four[f"error_rate_{side}"] for side in ("old", "new")]
+    left = [end.mean() - each["epochs_256"] for end, each in zip(ends, (old, new), strict=True)]
+    assert (
+        f"have {ends[0].mean():.2f} and {ends[1].mean():.2f} on average, {left[0]:.2f} and {left[1]:.2f} above" in text
+    )
+    assert f"(the four new ones lie between {ends[1].min():.1f} and {ends[1].max():.1f})" in text
+
+
+def test_what_counts_at_64_epochs_is_its_record() -> None:
+    heading = "The ways that count at 64 epochs, on CIFAR-100"
+    rows = {row.name: row for row in rows_of("cifar100_long")}
+    spec = read_bench(ROOT / "recipes" / "bench" / "cifar100_long.yaml")
+    text, before = section(heading), {row.name: row for row in rows_of("cifar100")}
+    assert f"{len(rows)} of {len(spec.every_row)} rows" in text
+
+    def made(row: Row) -> list[str]:
+        old, new, flips, relative, ece = percent(
+            row, "error_rate_old", "error_rate_new", "negative_flip_rate", "relative_negative_flip_rate", "ece_new"
+        )
+        figures = [f"{row.training_cost:.1f}", f"{old:.2f}", f"{new:.2f}", f"{flips:.2f}", f"{relative:.1f}"]
+        return [*figures, f"{row.cells['nll_new'].mean:.3f}", f"{ece:.1f}"]
+
+    check_lines("cifar100_long", heading, made)
+
+    def gain(of: Mapping[str, Row]) -> str:
+        (plain,), (ours,) = (percent(of[name], "error_rate_new") for name in ("none", "codistill_skl_1"))
+        return f"{plain - ours:.1f}"
+
+    churn = {row.name: row for row in rows_of("cifar100_churn")}
+    assert f"it costs {gain(churn).removeprefix('-')} points of error" in text
+    assert f"gains {gain(before)} [after 32]" in text
+    assert f"and {gain(rows)} here" in text
+    (error, flips), (_, was) = (percent(of["none"], "error_rate_new", "negative_flip_rate") for of in (rows, before))
+    assert f"NFR {flips:.2f} at {error:.1f} % error, {was:.2f} after 32 epochs" in text
+    pairs = {row.name: row for row in rows_of("cifar100_schedule")}
+    longer = {f"{percent(pairs[f'epochs_{epochs}'], 'negative_flip_rate')[0]:.1f}" for epochs in (128, 256)}
+    assert f"128 and 256 epochs have {longer.pop()}, one pair each" in text
+    assert not longer
