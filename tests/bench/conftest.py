@@ -4,12 +4,19 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from flipguard.bench.run import Bench
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from small_bench import parsed
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    """As a bench's processes have it: with two, the same network comes out another in its last bits."""
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

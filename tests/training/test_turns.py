@@ -20,7 +20,7 @@ from flipguard.training.turns import Turns
 from flipguard.training.waves import in_waves
 from flipguard.types import InputError
 
-PAUSE = 0.01
+PAUSE = 0.03
 
 
 class Slow:
@@ -47,9 +47,11 @@ def test_one_trains_at_a_time_and_waiting_is_not_counted(tmp_path: Path) -> None
     turns = {name: Turns(tmp_path / "turns") for name in "ab"}
     counted: dict[str, float] = {}
     passed: dict[str, float] = {}
+    at_once = threading.Barrier(2)
 
     def command(name: str) -> None:
         begin: Any = lambda task: Slow(task, log)  # noqa: E731
+        at_once.wait()
         began = time.perf_counter()
         for _, seconds in in_waves([name], begin, "cpu", turns[name]):
             counted[name], passed[name] = seconds, time.perf_counter() - began

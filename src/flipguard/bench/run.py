@@ -1,39 +1,35 @@
 """A bench from its spec to its tables. What is there is not made again."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
 
 from flipguard._nearest import nearest
 from flipguard.bench.corrupted import kinds_of, on_corrupted
 from flipguard.bench.cost import Costs
 from flipguard.bench.elsewhere import bring, is_there, put
-from flipguard.bench.evaluate import Pair, facts_of_pair, measured, pairs_of
+from flipguard.bench.evaluate import Pair, pairs_of
 from flipguard.bench.graph import Graph
-from flipguard.bench.kept import read_arrays
 from flipguard.bench.node import Node, with_parents
-from flipguard.bench.plan import SIDES, BenchSpec
+from flipguard.bench.pairs import PAIRS, Records
+from flipguard.bench.plan import BenchSpec
 from flipguard.bench.repair import clear_network, clear_pair
 from flipguard.bench.shop import Shop
-from flipguard.bench.tables import RUNS, Row, other_condition, read_facts, write_predictions, write_runs
+from flipguard.bench.tables import RUNS, Row, other_condition, read_facts
 from flipguard.bench.work import train_all
 from flipguard.bench.written import write_tables
 from flipguard.data.corruptions import corrupted
-from flipguard.files import whole_file
 from flipguard.releases import material
-from flipguard.releases.folder import RunFolder, made, read_json, write_json
+from flipguard.releases.folder import RunFolder
 from flipguard.releases.repair import is_broken, repairable, told
 from flipguard.training.pool import Pool
 from flipguard.training.signals import Stopped
 from flipguard.training.turns import Turns
 from flipguard.types import DamagedFile, InputError
 
-PAIRS = "pairs"
 Note = Callable[[str], None]
 
 
@@ -85,6 +81,10 @@ class Bench:
                 raise InputError(f"there is no seed {seed}; the bench has {', '.join(map(str, self.spec.seeds))}.")
 
     @property
+    def records(self) -> Records:
+        return Records(self.spec, self.out)
+
+    @property
     def graph(self) -> Graph:
         """Every row is looked at, also those that are not asked for: what cannot work is said at once."""
         if self._graph is None:
@@ -123,6 +123,10 @@ class Bench:
         """Of all rows and seeds, also those that are not asked for."""
         rows, seeds = self.spec.every_row, self.spec.seeds
         return [pair for row in rows for seed in seeds for pair in pairs_of(self.graph, row, seed)]
+
+    def _collect(self) -> None:
+        """runs.parquet and predictions.parquet of all pairs that are there, of any rows and seeds."""
+        self.records.collect(self._every_pair(), self.graph.data.part("test"))
 
     def count(self) -> Count:
         """What `run` would train."""
@@ -190,7 +194,7 @@ class Bench:
 
         def measure_what_is_there() -> None:
             for pair in [pair for pair in waiting if all(map(shop.is_done, with_parents(pair.nodes())))]:
-                self._measure(pair, shop, costs, ())
+                self.records.measure(pair, shop, costs)
                 waiting.remove(pair)
 
         # Corrupted samples are made once for all networks, and those of other machines come in the end.
@@ -200,14 +204,14 @@ class Bench:
         try:
             self._train(shop, todo, processes, on_network, note, pool, on_the_way)
         except Stopped:
-            if (self.out / PAIRS).is_dir():
+            if self.records.folder.is_dir():
                 self._collect()
             raise
         if self.kept is not None:
             bring(shop, todo)
         extra = on_corrupted(waiting, shop, plan) if plan is not None and waiting else {}
         for pair in waiting:
-            self._measure(pair, shop, costs, extra.get(pair.column, ()))
+            self.records.measure(pair, shop, costs, extra.get(pair.column, ()))
 
     def _clear_damage(self, note: Note) -> tuple[list[Node], list[Pair]]:
         """The networks and pairs that are to be made again."""
@@ -219,7 +223,7 @@ class Bench:
                 nodes.append(node)
                 _tell(damaged, note)
         for pair in every:
-            if damaged := clear_pair(self._record(pair)):
+            if damaged := clear_pair(self.records.path(pair)):
                 pairs.append(pair)
                 _tell(damaged, note)
         return nodes, pairs
@@ -242,7 +246,7 @@ class Bench:
 
     def _check_sources(self) -> None:
         """Results are gathered from pairs; those that have none, as `--add` leaves them, would be written over."""
-        if not (self.out / RUNS).exists() or (self.out / PAIRS).is_dir():
+        if not (self.out / RUNS).exists() or self.records.folder.is_dir():
             return
         # One that is damaged is told of as such.
         with suppress(DamagedFile):
@@ -254,14 +258,14 @@ class Bench:
 
     def _check_keys(self, damage: DamagedFile, *, repair: bool) -> None:
         """Where runs.parquet cannot say the conditions, one pair that was measured under them is enough."""
-        there = [pair for pair in self._every_pair() if self._record(pair).exists()]
-        readable = [pair for pair in there if not (repair and is_broken(self._record(pair)))]
+        there = [pair for pair in self._every_pair() if self.records.path(pair).exists()]
+        readable = [pair for pair in there if not (repair and is_broken(self.records.path(pair)))]
         if not there and not repair:
             raise damage
-        if readable and not any(map(self._is_measured, readable)):
+        if readable and not any(map(self.records.is_measured, readable)):
             raise InputError(
-                f"{self.out / RUNS} is damaged, and no pair in {self.out / PAIRS} was measured as this bench says: use "
-                "the spec that they were measured by, or another --out."
+                f"{self.out / RUNS} is damaged, and no pair in {self.records.folder} was measured as this bench says: "
+                "use the spec that they were measured by, or another --out."
             )
 
     def _shop(self) -> Shop:
@@ -298,20 +302,8 @@ class Bench:
 
         train_all(shop, todo, processes=processes, on_network=one_more, on_trouble=trouble, pool=pool)
 
-    def _record(self, pair: Pair) -> Path:
-        return self.out / PAIRS / f"{pair.column}.json"
-
     def _missing(self) -> list[Pair]:
-        return [pair for pair in self.pairs() if not self._is_measured(pair)]
-
-    def _is_measured(self, pair: Pair) -> bool:
-        path = self._record(pair)
-        return path.exists() and read_json(path).get("key") == self._mark(pair)
-
-    def _mark(self, pair: Pair) -> str:
-        """Changes with what is measured, and with the weights of any network."""
-        plan = self.spec.corruptions
-        return pair.key if plan is None else f"{pair.key} | {plan.model_dump_json()}"
+        return [pair for pair in self.pairs() if not self.records.is_measured(pair)]
 
     def _looked_at(self) -> Shop:
         """What is there already; nothing is loaded."""
@@ -331,39 +323,6 @@ class Bench:
         for node in (*(node for pair in pairs for node in pair.nodes()), *lost):
             want(node)
         return list(wanted)
-
-    def _measure(self, pair: Pair, shop: Shop, costs: Costs, extra: Sequence[Mapping[str, Any]]) -> None:
-        records, codes = measured(pair, shop, costs)
-        records += [{**facts_of_pair(pair, shop, costs), **one} for one in extra]
-        made(self.out / PAIRS)
-        with whole_file(self._record(pair).with_suffix(".npz")) as beside, beside.open("wb") as file:
-            np.savez_compressed(file, **codes)  # type: ignore[arg-type]
-        write_json(self._record(pair), {"key": self._mark(pair), "records": records}, sealed=True)
-
-    def _place(self, row: str) -> dict[str, Any]:
-        """Where a row stands in the tables: its group, and which link of which chain it is."""
-        if not any(plan.group for plan in self.spec.every_row.values()):
-            return {}
-        link = self.spec.links.get(row)
-        return {
-            "group": self.spec.every_row[row].group,
-            "chain": None if link is None else link.chain,
-            "older": None if link is None else link.older,
-            "newer": None if link is None else link.newer,
-        }
-
-    def _collect(self) -> None:
-        """runs.parquet and predictions.parquet of all pairs that are there, of any rows and seeds."""
-        records: list[dict[str, Any]] = []
-        columns: dict[str, Any] = {}
-        for pair in filter(self._is_measured, self._every_pair()):
-            place, path = self._place(pair.row), self._record(pair).with_suffix(".npz")
-            records += [{**record, **place} for record in read_json(self._record(pair))["records"]]
-            said_by = read_arrays(path, SIDES)
-            columns |= {f"{pair.column}.{side}": said_by[side] for side in SIDES}
-        write_runs(self.out, records, self.spec.facts)
-        test = self.graph.data.part("test")
-        write_predictions(self.out, test.ids, test.y.cpu().numpy(), columns)
 
 
 def _tell(damaged: list[Path], note: Note) -> None:
