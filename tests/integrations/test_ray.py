@@ -310,7 +310,7 @@ def test_ctrl_c_saves_where_every_member_is(
     Members are long, so that none is done by the time that a busy machine brings them the signal.
     """
     long = copy.deepcopy(SPEC)
-    long["versions"][1]["method"]["ensemble"]["train"]["epochs"] = 600
+    long["versions"][1]["method"]["ensemble"]["train"]["epochs"] = 2000
     (tmp_path / "spec.yaml").write_text(as_yaml(long))
     arguments = ("train.checkpoint_every=1000000", "--on", cluster.address, "--out", "run")
     run = command(*arguments)

@@ -26,17 +26,26 @@ def test_the_cifar_tables_are_made_from_their_records(name: str) -> None:
 
 def test_what_is_still_to_be_run_can_be(tmp_path: Path) -> None:
     """Each bench that the script asks for is there, and each row and seed is one of its bench."""
-    command = ["bash", str(ROOT / "recipes" / "evidence.sh"), "DATA", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "PYTHON": "echo"})
-    asked = [line.split()[3:] for line in done.stdout.splitlines()]
-    names = {name for name, *_ in asked}
+    first, second = (_asked(lane, tmp_path) for lane in ("first", "second"))
+    names = {name for name, _ in (*first, *second)}
     assert {"cifar100_ways", "cifar100_corrupted", "cifar100_architectures", "clinc", "agnews_tuned"} <= names
     specs = {name: read_bench(ROOT / "recipes" / "bench" / f"{name}.yaml") for name in names}
-    for name, *options in asked:
-        given = [(option, value) for option, value in pairwise(options) if option in ("--row", "--seed")]
+    for name, given in (*first, *second):
         assert "--seed" in dict(given)
         for option, value in given:
-            assert value in (specs[name].every_row if option == "--row" else map(str, specs[name].seeds)), name
+            allowed = {"--row": specs[name].every_row, "--seed": map(str, specs[name].seeds)}
+            assert option not in allowed or value in allowed[option], name
+    # Lanes run at the same time, and a folder is one command's.
+    assert not {dict(given)["--out"] for _, given in first} & {dict(given)["--out"] for _, given in second}
+
+
+def _asked(lane: str, folder: Path) -> list[tuple[str, list[tuple[str, str]]]]:
+    """What a lane of evidence.sh would run: each bench, and its options with their values."""
+    command = ["bash", str(ROOT / "recipes" / "evidence.sh"), "DATA", str(folder)]
+    environment = {**os.environ, "PYTHON": "echo", "LANES": lane}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    words = [line.removeprefix("-m flipguard bench ").split() for line in done.stdout.splitlines()]
+    return [(name, [pair for pair in pairwise(rest) if pair[0].startswith("--")]) for name, *rest in words]
 
 
 def test_the_state_of_the_papers_tables_is_what_is_here() -> None:

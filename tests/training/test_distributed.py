@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -137,12 +136,11 @@ def test_two_processes_get_the_losses_of_one(tmp_path: Path, alone: Callable[[st
         assert not any("gloo" in thread for thread in end)
 
 
-def test_a_team_is_left_unless_it_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_team_is_left_unless_it_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
     """After an error of one process, others may be waited for in vain; one that all came to is no such error."""
-    left = []
-    monkeypatch.setattr(distributed, "_failed", False)
+    left: list[bool] = []
+    monkeypatch.setattr(distributed, "_broken", False)
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.distributed, "group", SimpleNamespace(WORLD=lambda: None))
     monkeypatch.setattr(torch.distributed, "destroy_process_group", lambda: left.append(True))
     monkeypatch.setattr(distributed, "LET_GO_SECONDS", 0)
     for error, world, leaves in (
@@ -154,12 +152,21 @@ def test_a_team_is_left_unless_it_failed(monkeypatch: pytest.MonkeyPatch) -> Non
         (KeyError, 1, True),
         (KeyError, 2, False),
     ):
-        with nullcontext() if error is None else pytest.raises(error), Team(0, world).at_work(agreed=Diverged):
+        with nullcontext() if error is None else pytest.raises(error), Team(0, world).at_work(Diverged):
             if error is not None:
                 raise error
         left.clear()
         distributed.leave()
         assert bool(left) is leaves, (error, world)
+
+
+@pytest.mark.parametrize("theirs", [True, False])
+def test_a_group_that_is_there_is_its_maker_s(theirs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    registered: list[Any] = []
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: theirs)
+    monkeypatch.setattr(distributed.atexit, "register", registered.append)
+    distributed._leave_at_exit()
+    assert registered == ([] if theirs else [distributed.leave])
 
 
 def test_one_process_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,14 +1,12 @@
 """Training in several processes under an existing launcher (`torchrun`, `accelerate launch`), or in one."""
 
 import atexit
-import gc
 import importlib
 import logging
 import os
 import time
-import weakref
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +20,7 @@ from flipguard.types import InputError, MissingExtra, Output
 
 LOG = logging.getLogger("flipguard.training")
 _ALONE: ContextVar[bool] = ContextVar("alone", default=False)
-_failed = False
+_broken = False
 POLL_SECONDS, LET_GO_SECONDS = 0.05, 0.2
 _OTHERS = {"ACCELERATE_USE_DEEPSPEED": "DeepSpeed", "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM"}
 
@@ -97,8 +95,9 @@ class Team:
             raise MissingExtra(
                 "training in several processes needs accelerate: pip install 'flipguard[train]'"
             ) from error
-        _leave_at_exit()
         cpu = torch.device(device).type == "cpu"
+        if cpu:
+            _leave_at_exit()
         if sharded:
             # Its processes and their device, without what an Accelerator would make of its own configuration.
             return cls(rank, world, accelerate.PartialState(cpu=cpu), sharded)
@@ -144,18 +143,18 @@ class Team:
         return value if self.accelerator is None else _operations().gather(value.reshape(1)).min()
 
     @contextmanager
-    def at_work(self, agreed: type[Exception]) -> Iterator[None]:
-        """Within, the team takes its steps. An error that all have agreed on leaves it whole, any other does not until
-        it has trained again."""
-        global _failed
+    def at_work(self, *whole: type[BaseException]) -> Iterator[None]:
+        """Within, the team takes its steps. After an error other than these it counts as broken, until it has trained
+        again."""
+        global _broken
         try:
             yield
-        except agreed:
+        except whole:
             raise
         except BaseException:
-            _failed = _failed or self.world > 1
+            _broken = _broken or self.world > 1
             raise
-        _failed = _failed and self.world == 1
+        _broken = _broken and self.world == 1
 
     def wait(self) -> None:
         """Until all are here."""
@@ -164,26 +163,23 @@ class Team:
 
 
 def _leave_at_exit() -> None:
-    """Before its first training a process sees to it that it will leave its team while Python still runs.
+    """Before the first training of a team on CPUs: its processes will leave it while Python still runs.
 
     Gloo's threads let go of an operation a moment after it is done, and one that does so when Python has ended aborts
     the process, although its work is complete. A group that is there already belongs to whoever made it.
     """
     if not torch.distributed.is_initialized():
-        # Its functions keep the group of their import as a default for good: they are to find none.
-        importlib.import_module("torch.distributed.nn")
+        with suppress(ImportError):
+            # Its functions keep the group of their import as a default for good: they are to find none.
+            importlib.import_module("torch.distributed.nn")
         atexit.register(leave)
 
 
 def leave() -> None:
-    """Ends this process's part in its team. Not after a failure: others could be waited for that wait for this one."""
-    if _failed or not torch.distributed.is_initialized():
-        return
-    group = weakref.ref(torch.distributed.group.WORLD)
-    torch.distributed.destroy_process_group()
-    gc.collect()
-    if group() is not None:
-        # torch has caches that hold it (those of tensors in pieces), so that its threads were not waited for.
+    """Ends this process's part in its team; not in a broken one, where it could wait for others that wait for it."""
+    if not _broken and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+        # Its threads have ended with it, unless a cache of torch's holds it (those of tensors in pieces do).
         time.sleep(LET_GO_SECONDS)
 
 

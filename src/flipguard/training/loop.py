@@ -121,7 +121,7 @@ class Run:
         recipe, place = self.job.recipe, self.resume()
         with ExitStack() as contexts:
             contexts.enter_context(signals.at_work())
-            contexts.enter_context(self.team.at_work(agreed=Diverged))
+            contexts.enter_context(self.team.at_work(Diverged, Stopped))
             contexts.enter_context(recomputed(self.student, on=recipe.checkpoint_activations))
             for scale, epochs in spans(recipe):
                 if place[0] < epochs.stop:
