@@ -23,6 +23,84 @@ def test_the_table_beside_the_papers_is_its_runs() -> None:
         assert (error, flips) == (f"{found[0]:.2f}", f"{found[1]:.1f}"), row
 
 
+def test_the_other_rows_on_clinc_are_their_runs() -> None:
+    rows = {row.name: row for row in rows_of("clinc_methods")}
+    text = section("ELODI's Table 1 on CLINC-150, with small transformers")
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("| `")]
+    said = {name.strip("`"): cells for name, *cells in lines if len(cells) == 7}
+    both = {name.strip("`") for name, *cells in lines if len(cells) == 2}
+    assert list(said) == [name for name in rows if name in said]
+    for name, cells in said.items():
+        row = rows[name]
+        error, flips, churn, ece = percent(row, "error_rate_new", "relative_negative_flip_rate", "run_churn", "ece_new")
+        nll, scaled = (row.cells[cell].mean for cell in ("nll_new", "cnll_new"))
+        made = [f"{error:.2f}", f"{flips:.1f}", f"{churn:.2f}", f"{nll:.3f}", f"{ece:.1f}", f"{scaled:.3f}"]
+        assert cells == [*made, f"{row.training_cost:.1f}"], name
+    later = {*said} - both - {"none", "elodi", "paragon_4", "paragon_8"}
+    assert f"{len(rows)} rows, " in text
+    assert f"The {len(later)} rows of the second table that the first has not" in text
+    models = read_table(ROOT / "results" / "bench" / "clinc_methods", "predictions.parquet").to_pandas()
+    for seed in (1, 2, 3):
+        assert (models[f"graft.{seed}.0.old"] == models[f"kd.{seed}.0.old"]).all()
+
+
+def test_the_other_rows_on_clinc_in_words_are_their_runs() -> None:
+    rows = {row.name: row for row in rows_of("clinc_methods")}
+    text = section("ELODI's Table 1 on CLINC-150, with small transformers")
+    error, flips, churn, ece = (
+        {name: percent(row, cell)[0] for name, row in rows.items()}
+        for cell in ("error_rate_new", "relative_negative_flip_rate", "run_churn", "ece_new")
+    )
+
+    def span(figures: Mapping[str, float], names: tuple[str, ...], digits: int = 1) -> str:
+        return f"{min(figures[name] for name in names):.{digits}f} to {max(figures[name] for name in names):.{digits}f}"
+
+    def p(cell: str, one: str, other: str) -> str:
+        chance = paired_p(rows[one].cells[cell].values, rows[other].cells[cell].values) or 1.0
+        return f"{chance:.3f}" if chance < 0.01 else f"{chance:.2f}"
+
+    eight, four = ("elodi", "elodi_k10", "ensemble_kd", "ensemble_fd"), ("kd_4", "ae_kd", "latent_be")
+    assert (
+        f"a network has {span(error, eight)} % error and a relative NFR of {span(flips, eight)}; held to four, by "
+        f"plain, adaptive (AE-KD) or latent distillation, {span(error, four)} and {span(flips, four)}; held to two "
+        f"{error['ensemble_kd_2']:.1f} and {flips['ensemble_kd_2']:.1f}."
+    ) in text
+    focal = "ensemble_fd"
+    assert (
+        f"level with ELODI ({error[focal]:.2f} and {error['elodi']:.2f}, {flips[focal]:.1f} and {flips['elodi']:.1f}), "
+        f"the ten highest logits alone have {error['elodi_k10'] - error['elodi']:.1f} points more error "
+        f"(p = {p('error_rate_new', 'elodi_k10', 'elodi')})"
+    ) in text
+    assert f"the exception ({error['proxy_end2']:.1f} and {flips['proxy_end2']:.1f})" in text
+    pair = ("latent_be", "kd_4")
+    nll, scaled = ([rows[name].cells[cell].mean for name in pair] for cell in ("nll_new", "cnll_new"))
+    costs = [rows[name].training_cost for name in pair]
+    assert (
+        f"({error[pair[0]]:.2f} and {error[pair[1]]:.2f}, {flips[pair[0]]:.1f} and {flips[pair[1]]:.1f}; "
+        f"p = {p('error_rate_new', *pair)} and {p('relative_negative_flip_rate', *pair)}), a higher NLL ({nll[0]:.3f} "
+        f"and {nll[1]:.3f}, p = {p('nll_new', *pair)}) and ECE ({ece[pair[0]]:.1f} and {ece[pair[1]]:.1f}, "
+        f"p = {p('ece_new', *pair)}), of which temperature scaling takes most (cNLL {scaled[0]:.3f} and "
+        f"{scaled[1]:.3f}, p = {p('cnll_new', *pair)}), for {costs[0]:.1f} trainings instead of {costs[1]:.1f}."
+    ) in text
+    assert min(ece, key=ece.__getitem__) == "batch_ensemble"
+    assert f"the lowest ECE of all ({ece['batch_ensemble']:.1f})" in text
+    shares = [churn[f"codistill_{name}"] / churn["none"] for name in ("l1", "ce", "skl_entropy")]
+    assert (
+        f"two runs of `codistill_l1` differ {shares[0]:.2f} times as often as two of `none`, of `codistill_ce` "
+        f"{shares[1]:.2f}, with the entropy's weight {shares[2]:.2f} times."
+    ) in text
+    assert f"has {error['graft']:.2f} and {flips['graft']:.1f} for {rows['graft'].training_cost:.1f} trainings" in text
+    chances = [p(cell, "graft", "kd") for cell in ("error_rate_new", "relative_negative_flip_rate")]
+    assert (
+        f"`kd` has {error['kd']:.2f} and {flips['kd']:.1f} for {rows['kd'].training_cost:.1f}, and three seeds do not "
+        f"tell them apart (p = {chances[0]} and {chances[1]})"
+    ) in text
+    targeted = ("naive", "kd", "fd_kl", "fd_kl_1", "fd_lm", "ldi", "bct", "ract", "bu_cr", "graft")
+    assert f"(no treatment {error['none']:.2f}, every targeted method {span(error, targeted)})" in text
+    gained = [f"{error[name]:.2f} at {flips[name]:.1f}" for name in ("kd", "graft")]
+    assert f"only `kd` and `graft` gain accuracy worth the name ({gained[0]}, {gained[1]});" in text
+
+
 def test_each_line_of_table_1_is_its_row() -> None:
     def made(row: Row) -> list[str]:
         error, flips, relative, ece = percent(
