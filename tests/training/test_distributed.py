@@ -83,7 +83,8 @@ if world > 1:
 """
 
 
-def run(folder: Path, world: int) -> None:
+def run(folder: Path, world: int, *arguments: str, script: str = SCRIPT) -> list[tuple[str, int]]:
+    """What each process of a team says of errors, and its exit status."""
     folder.mkdir()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -94,20 +95,20 @@ def run(folder: Path, world: int) -> None:
         # What torchrun sets.
         environment |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
         environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-        command = [sys.executable, "-c", SCRIPT, str(folder)]
+        command = [sys.executable, "-c", script, str(folder), *arguments]
         processes.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True))
     try:
-        ends = [(process.communicate(timeout=300)[1], process.returncode) for process in processes]
+        return [(process.communicate(timeout=300)[1], process.returncode) for process in processes]
     finally:
         for process in processes:
             process.kill()
             process.communicate()
-    assert [code for _, code in ends] == [0] * world, "\n".join(errors for errors, _ in ends)
 
 
 def test_two_processes_get_the_losses_of_one(tmp_path: Path, alone: Callable[[str, Path], None]) -> None:
     alone(SCRIPT, tmp_path / "one")
-    run(tmp_path / "two", 2)
+    ends = run(tmp_path / "two", 2)
+    assert [code for _, code in ends] == [0, 0], "\n".join(errors for errors, _ in ends)
     alone = json.loads((tmp_path / "one" / "0-of-1.json").read_text())
     first, second = (json.loads((tmp_path / "two" / f"{rank}-of-2.json").read_text()) for rank in (0, 1))
     assert len(alone["records"]) == 2
@@ -136,13 +137,55 @@ def test_two_processes_get_the_losses_of_one(tmp_path: Path, alone: Callable[[st
         assert not any("gloo" in thread for thread in end)
 
 
-def test_a_team_is_left_unless_it_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After an error of one process, others may be waited for in vain; one that all came to is no such error."""
-    left: list[bool] = []
+LEAVING = """
+import atexit, sys
+from pathlib import Path
+import torch
+from torch import distributed
+torch.set_num_threads(1)
+from flipguard.data import load_data
+from flipguard.methods import build_method
+from flipguard.training import ModelSpec, Recipe, Seeds, train_network
+from flipguard.training.distributed import place
+
+out, how, (rank, _) = Path(sys.argv[1]), sys.argv[2], place()
+
+# The first to be registered is the last to be called.
+atexit.register(lambda: (out / str(rank)).write_text("in it" if distributed.is_initialized() else "left"))
+
+class Failing:
+    def __call__(self, student, references, batch):
+        if how == "one fails" and rank == 0 and int(batch.step) == 3:
+            raise KeyError
+        return build_method("none")(student, references, batch)
+
+if how == "their own group":
+    distributed.init_process_group("gloo")
+train_network(
+    ModelSpec("mlp", {"hidden": (16,)}), load_data("digits"), Failing(), Recipe(epochs=1, batch_size=128),
+    seeds=Seeds.of(3),
+)
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "where"),
+    [("all is well", ["left", "left"]), ("one fails", ["in it", "in it"]), ("their own group", ["in it", "in it"])],
+)
+def test_who_leaves_a_team(how: str, where: list[str], tmp_path: Path) -> None:
+    """A process whose team is broken ends without it: it could wait for the others, and they for its end."""
+    ends = run(tmp_path / "two", 2, how, script=LEAVING)
+    assert [(tmp_path / "two" / rank).read_text() for rank in "01"] == where, ends
+    if how == "all is well":
+        assert [code for _, code in ends] == [0, 0]
+    if how == "one fails":
+        assert all(code for _, code in ends)
+        assert "KeyError" in ends[0][0]
+
+
+def test_a_team_is_whole_again_when_it_has_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a real group of one; what a process does alone says nothing of its team."""
     monkeypatch.setattr(distributed, "_broken", False)
-    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.distributed, "destroy_process_group", lambda: left.append(True))
-    monkeypatch.setattr(distributed, "LET_GO_SECONDS", 0)
     for error, world, leaves in (
         (Diverged, 2, True),
         (OutOfMemory, 2, False),
@@ -152,21 +195,14 @@ def test_a_team_is_left_unless_it_is_broken(monkeypatch: pytest.MonkeyPatch) -> 
         (KeyError, 1, True),
         (KeyError, 2, False),
     ):
+        if not torch.distributed.is_initialized():
+            torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
         with nullcontext() if error is None else pytest.raises(error), Team(0, world).at_work(Diverged):
             if error is not None:
                 raise error
-        left.clear()
         distributed.leave()
-        assert bool(left) is leaves, (error, world)
-
-
-@pytest.mark.parametrize("theirs", [True, False])
-def test_a_group_that_is_there_is_its_maker_s(theirs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    registered: list[Any] = []
-    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: theirs)
-    monkeypatch.setattr(distributed.atexit, "register", registered.append)
-    distributed._leave_at_exit()
-    assert registered == ([] if theirs else [distributed.leave])
+        assert torch.distributed.is_initialized() is not leaves, (error, world)
+    torch.distributed.destroy_process_group()
 
 
 def test_one_process_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
