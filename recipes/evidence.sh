@@ -22,13 +22,14 @@ stop() { # what is under way, which saves where it is, and all that would come a
   done
 }
 
-bench() { # NAME SEED [ROW …]: one call for each seed, so that what was measured stays
-  local name=$1 seed=$2 rows=()
+bench() { # NAME SEEDS [ROW …]: SEEDS as 1,2,3: networks that differ by their seed alone train two in one step
+  local name=$1 given=() seed row
+  for seed in ${2//,/ }; do given+=(--seed "$seed"); done
   shift 2
   [ ! -e "$OUT/stop" ] || return
-  for row in "$@"; do rows+=(--row "$row"); done
+  for row in "$@"; do given+=(--row "$row"); done
   $PYTHON -m flipguard bench "$name" "data.folder=$DATA" --device cuda --networks "$OUT/networks" --turns "$OUT/turns" \
-    --out "$OUT/$lane/$name" --seed "$seed" "${rows[@]}" &
+    --out "$OUT/$lane/$name" "${given[@]}" &
   echo $! >"$OUT/pid.$lane"
   # Told to stop in between, the one before was.
   [ ! -e "$OUT/stop" ] || stop
@@ -36,29 +37,25 @@ bench() { # NAME SEED [ROW …]: one call for each seed, so that what was measur
   : >"$OUT/pid.$lane"
 }
 
-LONG="none codistill_skl_1 kd fd_kl fd_lm elodi scion kd_4 paragon_4"
-
 first() { # what counts at 64 epochs, then tables of the papers at 16: what CIFAR-100 has no record of, and further seeds
   local lane=first
-  for seed in 1 3; do bench cifar100_long $seed $LONG; done
+  bench cifar100_long 1,2,3 none kd fd_kl fd_lm elodi scion kd_4 paragon_4
+  bench cifar100_long 1,2,3 latent_be_tdiv_sdiv
   bench cifar100_architectures 1 densenet_none densenet_elodi densenet_paragon
-  bench cifar100_ways 1 by_batch
-  bench cifar100_latent 1 none kd latent_be latent_be_tdiv_sdiv ensemble_2 ensemble_3 ensemble_4
-  for seed in 1 3; do bench cifar100_long $seed; done
-  for seed in 2 3; do
-    for table in ways growth losses size architectures chain untreated guides focal latent churn; do bench "cifar100_$table" $seed; done
-  done
+  for table in ways growth losses size architectures chain untreated guides focal latent churn; do bench "cifar100_$table" 2,3; done
 }
 
-second() { # what counts at 64 epochs, twins at 32, pretrained encoders, corrupted images, what causes churn
+second() { # what has no record, and needs no network of the other lane; then twins at 32 epochs, pretrained encoders, corruptions, causes
   local lane=second
-  bench cifar100_long 2 $LONG
-  for seed in 1 2 3; do bench cifar100_front $seed twins_1 twins_4 twins_20; done
-  bench cifar100_long 2
-  for seed in 2 3; do bench agnews_tuned $seed; done
+  bench cifar100_latent 1 ensemble_3
+  bench cifar100_ways 1 by_batch
+  bench cifar100_schedule 0,2 epochs_256
+  bench cifar100_long 2,3 codistill_skl_1
+  bench cifar100_front 1,2,3 twins_1 twins_4 twins_20
+  bench agnews_tuned 2,3
   bench cifar100_corrupted 2
   bench cifar100_causes 1
-  for seed in 1 2 3; do bench clinc $seed none elodi paragon_8 kd fd_kl patient_5; done
+  bench clinc 1,2,3 none elodi paragon_8 kd fd_kl patient_5
 }
 
 rm -f "$OUT/stop" "$OUT"/pid.* "$OUT/failed"

@@ -40,6 +40,15 @@ def test_the_best_answers_at_the_cost_of_one_model(rows: dict[str, Row]) -> None
     assert rows["many"].cells[NFR].p is None
 
 
+def test_a_part_of_ensembles_alone_counts_their_answers_by_those_of_one_network(tmp_path: Path) -> None:
+    common = {"seed": 0, "pair": 0, "training_cost": 1.0, "seconds": 1.0, "n": 100, ERROR: 0.3, NFR: 0.4}
+    measured = [("one", 10.0, "test"), ("three", 30.0, "test"), ("three", 30.0, "validation")]
+    write_runs(
+        tmp_path, [common | dict(zip(("row", "inference_flops", "part"), each, strict=True)) for each in measured], {}
+    )
+    assert [row.inference_cost for part in ("test", "validation") for row in read_rows(tmp_path, part)] == [1, 3, 3]
+
+
 def test_p_values_are_of_moderated_t_and_adjusted_over_the_rows(rows: dict[str, Row]) -> None:
     """Both rows scatter alike, so they share one variance with four degrees of freedom (two each: -ψ(1) is γ)."""
     apart = {name: np.subtract(RUNS[name][3], RUNS["held"][3]) for name in ("plain", "close")}

@@ -1,4 +1,4 @@
-"""ELODI's Table 1 in words is its runs, co-distillation among them, and how long is long enough."""
+"""ELODI's Table 1 in words is its runs, co-distillation among them."""
 
 import re
 from collections.abc import Mapping
@@ -7,7 +7,6 @@ import numpy as np
 import pyarrow.parquet as pq
 from held import ROOT, check_lines, percent, rows_of, section
 
-from flipguard.bench.read import read_bench
 from flipguard.bench.tables import Row, paired_p, read_table
 
 
@@ -274,59 +273,3 @@ def _after_plain_models(row: str) -> float:
             flips, wrong = (right & (new != said["label"])).mean(), (new != said["label"]).mean()
             found.append(flips / (wrong * right.mean()))
     return float(np.mean(found))
-
-
-def test_how_long_is_long_enough_in_words_is_its_record() -> None:
-    text = (ROOT / "results" / "README.md").read_text().split("## How long is long enough\n")[1].split("\n## ")[0]
-    runs = pq.read_table(ROOT / "results" / "bench" / "cifar100_schedule" / "runs.parquet").to_pandas()
-    runs = runs[runs["part"] == "test"].set_index("row")
-    old, new = (100 * runs[f"error_rate_{side}"] for side in ("old", "new"))
-    told = [f"{each['epochs_32']:.2f}, {each['epochs_128']:.2f} and {each['epochs_256']:.2f}" for each in (old, new)]
-    assert f"the old network {told[0]}, the new one {told[1]}." in text
-    gained = new["epochs_32"] - new["epochs_128"]
-    assert f"the old\nnetwork is, the new one is not ({gained:.1f})" in text
-    assert old["epochs_32"] - old["epochs_128"] < 2 < gained
-    relative = 100 * runs["relative_negative_flip_rate"]
-    told = [f"{relative[f'epochs_{epochs}']:.1f}" for epochs in (32, 128, 256)]
-    assert f"({told[0]}, {told[1]} and {told[2]})" in text
-    long = pq.read_table(ROOT / "results" / "bench" / "cifar100_long" / "runs.parquet").to_pandas()
-    four = long[(long["part"] == "test") & (long["row"] == "none")]
-    assert len(four) == 4
-    ends = [100 * four[f"error_rate_{side}"] for side in ("old", "new")]
-    left = [end.mean() - each["epochs_256"] for end, each in zip(ends, (old, new), strict=True)]
-    assert (
-        f"have {ends[0].mean():.2f} and {ends[1].mean():.2f} on average, {left[0]:.2f} and {left[1]:.2f} above" in text
-    )
-    assert f"(the four new ones lie between {ends[1].min():.1f} and {ends[1].max():.1f})" in text
-
-
-def test_what_counts_at_64_epochs_is_its_record() -> None:
-    heading = "The ways that count at 64 epochs, on CIFAR-100"
-    rows = {row.name: row for row in rows_of("cifar100_long")}
-    spec = read_bench(ROOT / "recipes" / "bench" / "cifar100_long.yaml")
-    text, before = section(heading), {row.name: row for row in rows_of("cifar100")}
-    assert f"{len(rows)} of {len(spec.every_row)} rows" in text
-
-    def made(row: Row) -> list[str]:
-        old, new, flips, relative, ece = percent(
-            row, "error_rate_old", "error_rate_new", "negative_flip_rate", "relative_negative_flip_rate", "ece_new"
-        )
-        figures = [f"{row.training_cost:.1f}", f"{old:.2f}", f"{new:.2f}", f"{flips:.2f}", f"{relative:.1f}"]
-        return [*figures, f"{row.cells['nll_new'].mean:.3f}", f"{ece:.1f}"]
-
-    check_lines("cifar100_long", heading, made)
-
-    def gain(of: Mapping[str, Row]) -> str:
-        (plain,), (ours,) = (percent(of[name], "error_rate_new") for name in ("none", "codistill_skl_1"))
-        return f"{plain - ours:.1f}"
-
-    churn = {row.name: row for row in rows_of("cifar100_churn")}
-    assert f"it costs {gain(churn).removeprefix('-')} points of error" in text
-    assert f"gains {gain(before)} [after 32]" in text
-    assert f"and {gain(rows)} here" in text
-    (error, flips), (_, was) = (percent(of["none"], "error_rate_new", "negative_flip_rate") for of in (rows, before))
-    assert f"NFR {flips:.2f} at {error:.1f} % error, {was:.2f} after 32 epochs" in text
-    pairs = {row.name: row for row in rows_of("cifar100_schedule")}
-    longer = {f"{percent(pairs[f'epochs_{epochs}'], 'negative_flip_rate')[0]:.1f}" for epochs in (128, 256)}
-    assert f"128 and 256 epochs have {longer.pop()}, one pair each" in text
-    assert not longer

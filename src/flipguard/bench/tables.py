@@ -150,10 +150,12 @@ def read_table(folder: Path, name: str) -> pa.Table:
 
 def read_rows(folder: Path, part: str = "test") -> list[Row]:
     """The rows of a bench from its two files, in the order in which they were written, each compared with the best."""
-    records = [one for one in read_table(folder, RUNS).to_pylist() if one["part"] == part]
+    every = read_table(folder, RUNS).to_pylist()
+    records = [one for one in every if one["part"] == part]
     codes = read_table(folder, PREDICTIONS) if (folder / PREDICTIONS).exists() else None
     names = list(dict.fromkeys(record["row"] for record in records))
-    least = min((record["inference_flops"] for record in records), default=1.0)
+    # Of all parts: one may hold ensembles alone, and what one network's answer costs is the same in each.
+    least = min((record["inference_flops"] for record in every), default=1.0)
     found = []
     for name in names:
         own = [record for record in records if record["row"] == name]

@@ -1,0 +1,168 @@
+"""What results/README.md says of longer schedules on CIFAR-100, beside the records."""
+
+from collections.abc import Mapping
+
+import pyarrow.parquet as pq
+import pytest
+from held import ROOT, check_lines, percent, rows_of, section
+
+from flipguard.bench.read import read_bench
+from flipguard.bench.tables import Row, paired_p, read_table
+
+LONG = "The ways that count at 64 epochs, on CIFAR-100"
+ERROR, FLIPS, RELATIVE = "error_rate_new", "negative_flip_rate", "relative_negative_flip_rate"
+
+
+def rows_by_name(bench: str) -> dict[str, Row]:
+    return {row.name: row for row in rows_of(bench)}
+
+
+@pytest.fixture(scope="module")
+def rows() -> dict[str, Row]:
+    return rows_by_name("cifar100_long")
+
+
+@pytest.fixture(scope="module")
+def before() -> dict[str, Row]:
+    return rows_by_name("cifar100")
+
+
+def mean(row: Row, figure: str, digits: int = 2) -> str:
+    return f"{percent(row, figure)[0]:.{digits}f}"
+
+
+def chance(one: Row, other: Row, figure: str) -> str:
+    p = paired_p(one.cells[figure].values, other.cells[figure].values)
+    assert p is not None
+    return f"{p:.3f}" if p < 0.01 else f"{p:.2f}"
+
+
+def listed(figures: list[str]) -> str:
+    return f"{', '.join(figures[:-1])} and {figures[-1]}"
+
+
+def test_how_long_is_long_enough_in_words_is_its_record() -> None:
+    text = (ROOT / "results" / "README.md").read_text().split("## How long is long enough\n")[1].split("\n## ")[0]
+    runs = pq.read_table(ROOT / "results" / "bench" / "cifar100_schedule" / "runs.parquet").to_pandas()
+    runs = runs[runs["part"] == "test"].set_index("row")
+    old, new = (100 * runs[f"error_rate_{side}"] for side in ("old", "new"))
+    told = [f"{each['epochs_32']:.2f}, {each['epochs_128']:.2f} and {each['epochs_256']:.2f}" for each in (old, new)]
+    assert f"the old network {told[0]}, the new one {told[1]}." in text
+    gained = new["epochs_32"] - new["epochs_128"]
+    assert f"the old\nnetwork is, the new one is not ({gained:.1f})" in text
+    assert old["epochs_32"] - old["epochs_128"] < 2 < gained
+    relative = 100 * runs["relative_negative_flip_rate"]
+    told = [f"{relative[f'epochs_{epochs}']:.1f}" for epochs in (32, 128, 256)]
+    assert f"({told[0]}, {told[1]} and {told[2]})" in text
+    long = pq.read_table(ROOT / "results" / "bench" / "cifar100_long" / "runs.parquet").to_pandas()
+    twelve = long[(long["part"] == "test") & (long["row"] == "none")]
+    assert len(twelve) == 12
+    ends = [100 * twelve[f"error_rate_{side}"] for side in ("old", "new")]
+    left = [end.mean() - each["epochs_256"] for end, each in zip(ends, (old, new), strict=True)]
+    assert (
+        f"have {ends[0].mean():.2f} and {ends[1].mean():.2f} on average, {left[0]:.2f} and {left[1]:.2f} above" in text
+    )
+    assert f"(the twelve new ones lie between {ends[1].min():.1f} and {ends[1].max():.1f})" in text
+
+
+def test_what_counts_at_64_epochs_is_its_record(rows: dict[str, Row], before: dict[str, Row]) -> None:
+    spec = read_bench(ROOT / "recipes" / "bench" / "cifar100_long.yaml")
+    text = section(LONG)
+    assert f"{len(rows)} of {len(spec.every_row)} rows" in text
+
+    def made(row: Row) -> list[str]:
+        rates = ("error_rate_old", "error_rate_new", "negative_flip_rate", "relative_negative_flip_rate", "run_churn")
+        old, new, flips, relative, churn, ece = percent(row, *rates, "ece_new")
+        figures = [f"{row.training_cost:.1f}", f"{old:.2f}", f"{new:.2f}", f"{flips:.2f}", f"{relative:.1f}"]
+        return [*figures, f"{churn:.1f}", f"{row.cells['nll_new'].mean:.3f}", f"{ece:.1f}"]
+
+    check_lines("cifar100_long", LONG, made)
+    assert {row.seeds for row in rows.values()} == {(1, 2, 3)}
+
+    def gain(of: Mapping[str, Row]) -> str:
+        (plain,), (ours,) = (percent(of[name], "error_rate_new") for name in ("none", "codistill_skl_1"))
+        return f"{plain - ours:.1f}"
+
+    churn = rows_by_name("cifar100_churn")
+    assert f"it costs {gain(churn).removeprefix('-')} points of error" in text
+    assert f"gains {gain(before)} [after 32]" in text
+    assert f"and {gain(rows)} here" in text
+    (error, flips), (_, was) = (percent(of["none"], "error_rate_new", "negative_flip_rate") for of in (rows, before))
+    assert f"NFR {flips:.2f} at {error:.1f} % error, {was:.2f} after 32 epochs" in text
+    pairs = rows_by_name("cifar100_schedule")
+    longer = {f"{percent(pairs[f'epochs_{epochs}'], 'negative_flip_rate')[0]:.1f}" for epochs in (128, 256)}
+    assert f"128 and 256 epochs have {longer.pop()}, one pair each" in text
+    assert not longer
+
+
+def test_elodi_beside_what_is_held_to_the_old_model_is_the_record(rows: dict[str, Row]) -> None:
+    text, elodi, held = section(LONG), rows["elodi"], ("kd", "fd_kl", "fd_lm")
+    errors = listed([f"`{name}` {mean(rows[name], ERROR)}" for name in held])
+    told = listed([chance(rows[name], elodi, ERROR) for name in held])
+    assert f"Error {mean(elodi, ERROR)}; {errors} (p = {told})" in text
+    flips = listed([mean(rows[name], FLIPS) for name in held])
+    told = listed([chance(rows[name], elodi, FLIPS) for name in held])
+    assert f"NFR {mean(elodi, FLIPS)}; theirs {flips} (p = {told})" in text
+    margin = rows["fd_lm"]
+    both = f"{mean(margin, RELATIVE, 1)} and {mean(elodi, RELATIVE, 1)}, p = {chance(margin, elodi, RELATIVE)}"
+    assert f"in relative NFR `fd_lm` is ahead ({both})" in text
+
+
+def test_what_length_does_to_distilled_ensembles_is_the_record(rows: dict[str, Row], before: dict[str, Row]) -> None:
+    text = section(LONG)
+    was, now = ([mean(of["kd_4"], RELATIVE, 1), mean(of["kd_4"], ERROR)] for of in (before, rows))
+    assert f"from a relative NFR of {was[0]} at {was[1]} % error to {now[0]} at {now[1]}," in text
+    plain, many = (" to ".join(mean(of[name], RELATIVE, 1) for of in (before, rows)) for name in ("none", "paragon_4"))
+    assert f"no treatment goes from {plain} and the ensembles of four themselves from {many}" in text
+    ece = [mean(rows[name], "ece_new", 1) for name in ("kd_4", "none")]
+    assert f"(its ECE is {ece[0]}, that of no treatment {ece[1]})" in text
+
+
+def test_scion_at_64_epochs_is_the_record(rows: dict[str, Row]) -> None:
+    text, scion, elodi, many = section(LONG), rows["scion"], rows["elodi"], rows["paragon_4"]
+    for figure in (FLIPS, RELATIVE):
+        assert min(rows.values(), key=lambda row: row.cells[figure].mean) is scion
+    costs = [f"{row.training_cost:.1f}" for row in (scion, elodi)]
+    told = [chance(scion, elodi, figure) for figure in (ERROR, FLIPS, RELATIVE)]
+    assert f"an error of {mean(scion, ERROR)}, with the lowest NFR" in text
+    assert f"for {costs[0]} trainings. Beside ELODI from four, for {costs[1]}: error p = {told[0]}, " in text
+    assert f"NFR p = {told[1]}, relative NFR p = {told[2]}." in text
+    both = f"{mean(scion, FLIPS)} and {mean(many, FLIPS)}, p = {chance(scion, many, FLIPS)}"
+    ends = [percent(row, "error_rate_old")[0] for row in (scion, many)]
+    assert f"({both}), whose old side is {ends[0] - ends[1]:.1f} points better" in text
+    single = [row for row in rows.values() if row.inference_cost < 1.5]
+    assert [row.name for row in single if row.cells[ERROR].mean < scion.cells[ERROR].mean] == ["kd_4"]
+    assert f"(`kd_4` {mean(rows['kd_4'], ERROR)}, p = {chance(scion, rows['kd_4'], ERROR)})" in text
+
+    short = section("In short")
+    flips, errors = (
+        f"{mean(scion, figure, digits)} and {mean(elodi, figure, digits)}"
+        for figure, digits in ((RELATIVE, 1), (ERROR, 2))
+    )
+    assert f"(relative NFR {flips}) at an error that is not told apart ({errors}), " in short
+    assert f"for {costs[0]} trainings instead of {costs[1]}." in short
+
+
+def test_co_distillation_at_64_epochs_is_the_record(rows: dict[str, Row]) -> None:
+    text, ours, plain = section(LONG), rows["codistill_skl_1"], rows["none"]
+    told = chance(ours, plain, ERROR)
+    assert f"({mean(ours, ERROR)}, no treatment {mean(plain, ERROR)}, p = {told})" in text
+    assert f"(NFR {mean(ours, FLIPS)} and {mean(plain, FLIPS)})" in text
+    single = [row for row in rows.values() if row.inference_cost < 1.5]
+    for figure in ("nll_new", "ece_new"):
+        assert min(single, key=lambda row: row.cells[figure].mean) is ours
+    differ = [row.cells["run_churn"].mean for row in (ours, plain)]
+    assert f"Two runs differ {differ[0] / differ[1]:.2f} times as often as two of `none` (below 0.75" in text
+    assert differ[0] < 0.75 * differ[1]
+    gained = percent(plain, ERROR)[0] - percent(ours, ERROR)[0]
+    link = "[after 64 epochs](#the-ways-that-count-at-64-epochs-on-cifar-100)"
+    assert f"{link} {gained:.1f} points" in section("In short")
+
+
+def test_rows_of_several_calls_share_their_old_networks() -> None:
+    said = read_table(ROOT / "results" / "bench" / "cifar100_long", "predictions.parquet")
+    for seed in (1, 2, 3):
+        plain = said[f"none.{seed}.0.old"]
+        for row in ("kd", "fd_kl", "fd_lm", "kd_4"):
+            assert said[f"{row}.{seed}.0.old"].equals(plain), (row, seed)
+        assert said[f"scion.{seed}.0.old"].equals(said[f"elodi.{seed}.0.old"]), seed
