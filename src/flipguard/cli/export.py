@@ -63,10 +63,11 @@ def export(
 def _found(run: str, version: str | None, data: list[str] | None, *, trust: bool) -> tuple[Any, Any, Any]:
     """The release, the test samples, and what the run said of them, unless other data was named."""
     from flipguard.predictions import read_predictions
+    from flipguard.releases.folder import version_home
 
     releases = with_torch("flipguard.releases.release", "the export", "train")
     material = with_torch("flipguard.releases.material", "the export", "train")
-    home = releases.version_home(Path(run), version)
+    home = version_home(Path(run), version)
     plan = _own_data(home) if data is None else import_module("flipguard.spec.training").read_data_plan(data)
     said = None if data else read_predictions(home / "predictions" / "test.parquet")
     release = releases.load_release(run, version, trust=trust)

@@ -116,10 +116,12 @@ def _on_cluster(on: str, *, alone: bool) -> Any:
 
 
 def _dry_run(releases: Any, wanted: "TrainSpec", folder: Path, *, device: str | None, trust: bool) -> int:
+    from flipguard.releases.advice import advice
     from flipguard.releases.resolved import as_dict
     from flipguard.releases.yaml_text import as_yaml
 
-    say(as_yaml(as_dict(releases.check(wanted, folder, device=device, trust=trust))))
+    resolved = releases.check(wanted, folder, device=device, trust=trust)
+    say("".join(f"# {text}\n" for text in advice(wanted, resolved)) + as_yaml(as_dict(resolved)))
     return 0
 
 

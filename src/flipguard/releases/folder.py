@@ -151,6 +151,14 @@ class RunFolder:
             return False
         return deciding(_completed(parse_yaml(path.read_text(encoding="utf-8"), str(path)))) == deciding(spec)
 
+    def stored(self) -> TrainSpec | None:
+        """The spec that the folder's run was begun with, as far as it can be read."""
+        path = self.path / SPEC
+        try:
+            return TrainSpec.model_validate(parse_yaml(path.read_text(encoding="utf-8"), str(path)), strict=True)
+        except (OSError, UnicodeDecodeError, ValidationError, InputError):
+            return None
+
     def note(self, facts: Mapping[str, Any]) -> None:
         """Lay facts over those of run.json."""
         write_json(self.path / RUN, {**self.facts(), **facts})
@@ -273,3 +281,24 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise DamagedFile(f"{path} is damaged: it holds no JSON object.", path)
     return {name: value for name, value in found.items() if name != _SEAL}
+
+
+def version_home(path: Path, version: str | None = None) -> Path:
+    """The folder of a finished version."""
+    if (path / CARD).is_file() and version in (None, path.name):
+        return path
+    if not path.is_dir():
+        raise InputError(f"the run folder {path} does not exist.")
+    if not (path / SPEC).is_file():
+        inner = sorted(entry.parent.name for entry in path.glob(f"*/{SPEC}"))
+        hint = f"it holds the runs {', '.join(inner)}: name one of them" if inner else f"it has no {SPEC}"
+        raise InputError(f"{path} is no run folder: {hint}.")
+    spec = parse_yaml((path / SPEC).read_text(encoding="utf-8"), str(path / SPEC))
+    names = [str(each["name"]) for each in spec["versions"]]
+    finished = [name for name in names if (path / "versions" / name / CARD).is_file()]
+    if version is None and finished:
+        version = finished[-1]
+    if version not in finished:
+        wanted = "no version" if version is None else f"no version '{version}'"
+        raise InputError(f"{path} has {wanted} that is finished; finished: {', '.join(finished) or 'none'}.")
+    return path / "versions" / version

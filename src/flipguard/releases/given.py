@@ -11,10 +11,11 @@ from torch import nn
 from flipguard.checkpoints import load_checkpoint, load_weights
 from flipguard.data import Encoder, read_encoder
 from flipguard.releases import material
+from flipguard.releases.folder import version_home
 from flipguard.releases.plan import NormalisationPlan
 from flipguard.releases.provenance import facts_of
 from flipguard.releases.references import Task
-from flipguard.releases.release import TOKENIZER, Release, load_release, version_home
+from flipguard.releases.release import TOKENIZER, Release, load_release
 from flipguard.training import ModelSpec
 from flipguard.types import InputError, Normalisation
 

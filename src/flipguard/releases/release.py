@@ -14,11 +14,10 @@ from flipguard.data import DataSet, Encoder, encoded_by, read_encoder
 from flipguard.ensembles import BatchEnsemble, Combination, DeepEnsemble, batch_ensemble
 from flipguard.predictions import Predictions
 from flipguard.releases import material
-from flipguard.releases.folder import CARD, MODEL, SPEC, read_json, write_json
+from flipguard.releases.folder import CARD, MODEL, read_json, version_home, write_json
 from flipguard.releases.plan import DataPlan
 from flipguard.releases.resolved import check_data
 from flipguard.releases.trust import check_name
-from flipguard.releases.yaml_text import parse_yaml
 from flipguard.training import ModelSpec, as_predictions, predict_logits
 from flipguard.types import DamagedFile, InputError, Normalisation
 
@@ -167,24 +166,3 @@ def predict_release(
             f"{release.model.name} cannot take the inputs of {data.name} (it was trained on {shape}): "
             f"{' '.join(str(error).split())[:150]}"
         ) from error
-
-
-def version_home(path: Path, version: str | None = None) -> Path:
-    """The folder of a finished version."""
-    if (path / CARD).is_file() and version in (None, path.name):
-        return path
-    if not path.is_dir():
-        raise InputError(f"the run folder {path} does not exist.")
-    if not (path / SPEC).is_file():
-        inner = sorted(entry.parent.name for entry in path.glob(f"*/{SPEC}"))
-        hint = f"it holds the runs {', '.join(inner)}: name one of them" if inner else f"it has no {SPEC}"
-        raise InputError(f"{path} is no run folder: {hint}.")
-    spec = parse_yaml((path / SPEC).read_text(encoding="utf-8"), str(path / SPEC))
-    names = [str(each["name"]) for each in spec["versions"]]
-    finished = [name for name in names if (path / "versions" / name / CARD).is_file()]
-    if version is None and finished:
-        version = finished[-1]
-    if version not in finished:
-        wanted = "no version" if version is None else f"no version '{version}'"
-        raise InputError(f"{path} has {wanted} that is finished; finished: {', '.join(finished) or 'none'}.")
-    return path / "versions" / version

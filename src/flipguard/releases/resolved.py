@@ -7,6 +7,7 @@ from typing import Any
 
 from flipguard._nearest import nearest
 from flipguard.data import DATA, data_options
+from flipguard.releases.heritage import has_heritage, inherited_from
 from flipguard.releases.plan import (
     DataChanges,
     DataPlan,
@@ -17,6 +18,7 @@ from flipguard.releases.plan import (
     TrainSpec,
     VersionPlan,
 )
+from flipguard.releases.recommended import RECOMMENDED, recommended
 from flipguard.releases.settled import card_of, needs_of, one_teacher_each, settled
 from flipguard.training import Recipe
 from flipguard.types import InputError
@@ -39,7 +41,8 @@ def resolve(spec: TrainSpec) -> TrainSpec:
     """The same spec as a list of versions in which nothing is left to a default.
 
     The first version takes the spec's method when that needs no old model (ELODI treats every version), or can do
-    without one (twins); else `none`, or `elodi` where the others are its heirs.
+    without one (twins); else `none`, or `elodi` where the others are its heirs. `recommended` is a method by what a
+    version follows, for which the folder of a `run` that is followed is looked at.
     Resolving twice changes nothing.
     """
     if isinstance(spec.seed, list):
@@ -48,11 +51,11 @@ def resolve(spec: TrainSpec) -> TrainSpec:
     listed = _listed(spec)
     _check_names([version.name for _, version in listed])
     done: list[VersionPlan] = []
-    for index, (place, version) in enumerate(listed):
+    for place, version in listed:
         given = [name for name in _GIVEN if getattr(version, name) is not None]
         if len(given) > 1:
             raise InputError(f"{place} has {' and '.join(given)}: a version is there in one form only.")
-        done.append(_given(place, version, given[0]) if given else _trained(spec, place, version, index))
+        done.append(_given(place, version, given[0]) if given else _trained(spec, place, version, done))
     for index, ((place, _), version) in enumerate(zip(listed, done, strict=True)):
         if version.references == "ensemble":
             _check_heritage(version, inherited_from(done, index) if index else None, place)
@@ -70,18 +73,6 @@ def _check_heritage(version: VersionPlan, before: VersionPlan | None, place: str
         raise InputError(
             f"{place}.references: ensemble: '{before.name}' did not learn from an ensemble here, as by elodi."
         )
-
-
-def inherited_from(versions: Sequence[VersionPlan], index: int) -> VersionPlan:
-    """Whose ensemble the version at this place is held to: that of the one before, or of whom that one has it from."""
-    earlier = list(reversed(versions[:index]))
-    return next((one for one in earlier if one.references != "ensemble" or has_heritage(one)), earlier[-1])
-
-
-def has_heritage(version: VersionPlan) -> bool:
-    """Whether a version was distilled from an ensemble, or is one; a soup's networks start from another's weights."""
-    method = version.method
-    return method is not None and method.ensemble is not None and card_of(method).kind != "post-hoc"
 
 
 def as_dict(spec: TrainSpec) -> dict[str, Any]:
@@ -132,7 +123,8 @@ def _given(place: str, version: VersionPlan, form: str) -> VersionPlan:
     return version
 
 
-def _trained(spec: TrainSpec, place: str, version: VersionPlan, index: int) -> VersionPlan:
+def _trained(spec: TrainSpec, place: str, version: VersionPlan, before: Sequence[VersionPlan]) -> VersionPlan:
+    index = len(before)
     if version.model is None:
         raise InputError(
             f"{place} needs a model to train, or run, checkpoint, factory or predictions of one that is there already."
@@ -144,9 +136,12 @@ def _trained(spec: TrainSpec, place: str, version: VersionPlan, index: int) -> V
             raise InputError(f"{place}.{name} is a checkpoint's, and this version is trained here.")
     if version.seed is not None and version.seeds is not None:
         raise InputError(f"{place} has seed and seeds: give one of them.")
+    plan, method_place = (version.method, f"{place}.method") if version.method else (spec.method, "method")
+    if plan.name == RECOMMENDED:
+        version = recommended(version, plan, before, data_of(spec, version, place), spec.train, method_place)
+        plan = version.method or plan
     train = laid_over(spec.train, version.train)
     recipe_of(train, f"{place}.train" if version.train is not None else "train")
-    plan, method_place = (version.method, f"{place}.method") if version.method else (spec.method, "method")
     if version.method is None and index == 0 and _wants_old(plan, version, train, method_place):
         plan = _for_a_first(plan, method_place)
     method = settled(plan, train, method_place)

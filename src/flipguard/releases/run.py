@@ -7,13 +7,14 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from pydantic import ValidationError
 
 from flipguard.checkpoints import load_checkpoint
 from flipguard.data import DataSet
 from flipguard.releases import material
-from flipguard.releases.folder import CARD, MODEL, RUN, SPEC, RunFolder, made, read_json
+from flipguard.releases.advice import advice
+from flipguard.releases.folder import CARD, MODEL, RUN, SPEC, RunFolder, made, read_json, version_home
 from flipguard.releases.given import given_release
+from flipguard.releases.heritage import has_heritage, inherited_from, source_of
 from flipguard.releases.listener import Listener
 from flipguard.releases.outcome import Outcome, conclude
 from flipguard.releases.plan import DataPlan, TrainPlan, TrainSpec, VersionPlan
@@ -21,12 +22,11 @@ from flipguard.releases.provenance import versions_used
 from flipguard.releases.recorded import Recorded
 from flipguard.releases.references import Earlier, Task, learned_from, members, members_are_there
 from flipguard.releases.rehearsal import rehearse, rehearse_given
-from flipguard.releases.release import Release, load_release, version_home
+from flipguard.releases.release import Release, load_release
 from flipguard.releases.repair import clear_damage, is_broken, repairable, told
-from flipguard.releases.resolved import as_dict, data_of, has_heritage, inherited_from, resolve
+from flipguard.releases.resolved import as_dict, data_of, resolve
 from flipguard.releases.trust import check_spec
 from flipguard.releases.version import help_make, keep_earlier, keep_predictions, make_version
-from flipguard.releases.yaml_text import parse_yaml
 from flipguard.training.distributed import POLL_SECONDS, wait_for
 from flipguard.training.distributed import place as team_place
 from flipguard.types import InputError
@@ -55,6 +55,9 @@ def train(
     if spec.artifacts is not None:
         raise InputError("artifacts is where the machines of a cluster keep their work: give --on, or leave it out.")
     jobs = [Job(each, RunFolder(folder), listener, device, trust, repair) for each, folder in runs_of(spec, Path(out))]
+    if leads():
+        for text in advice(spec, jobs[0].spec):
+            listener.note(text)
     runs = [train_one(job) if leads() else _follow(job) for job in jobs]
     if not isinstance(spec.seed, list):
         return runs[0]
@@ -124,12 +127,11 @@ def _follow(job: "Job") -> Outcome:
 
 def _begun_with(folder: RunFolder) -> TrainSpec:
     """The spec of another run."""
-    path = folder.path / SPEC
-    try:
-        stored = parse_yaml(path.read_text(encoding="utf-8"), str(path))
-        return resolve(TrainSpec.model_validate(stored, strict=True))
-    except (OSError, UnicodeDecodeError, ValidationError, InputError) as error:
-        raise InputError(f"{path} does not tell which ensemble a version learned from.") from error
+    stored = folder.stored()
+    with suppress(InputError):
+        if stored is not None:
+            return resolve(stored)
+    raise InputError(f"{folder.path / SPEC} does not tell which ensemble a version learned from.")
 
 
 @dataclass
@@ -222,11 +224,12 @@ class Job:
         members = self.folder.members(self.spec.members)
         heritage = None
         if version.references == "ensemble":
-            heritage = partial(self._heritage, self._inherited_from(version), device, trained=trained)
+            before = inherited_from(self.versions, self._place_of(version))
+            heritage = partial(self._heritage, before, device, trained=trained)
         return Task(version, plan, data, tuple(earlier), home, members, device, self.listener, self.repair, heritage)
 
-    def _inherited_from(self, version: VersionPlan) -> VersionPlan:
-        return inherited_from(self.versions, [str(one.name) for one in self.versions].index(str(version.name)))
+    def _place_of(self, version: VersionPlan) -> int:
+        return [str(one.name) for one in self.versions].index(str(version.name))
 
     def _heritage(self, before: VersionPlan, device: str, *, trained: bool) -> list[Release]:
         """The ensemble that a version learned from: of this run, or of the run that it comes from."""
@@ -243,8 +246,7 @@ class Job:
 
     def left_by(self, version: VersionPlan, device: str, *, trained: bool) -> list[Release]:
         """The ensemble that a version of this run learned from, for another run: here nothing is trained any more."""
-        inherits = version.references == "ensemble" and not has_heritage(version)
-        source = self._inherited_from(version) if inherits else version
+        source = source_of(self.versions, self._place_of(version))
         if source.run is not None:
             self._check_source(source)
             return self._heritage(source, device, trained=trained)

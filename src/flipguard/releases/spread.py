@@ -7,14 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from flipguard.data import DataSet
+from flipguard.releases.advice import advice
 from flipguard.releases.folder import SPEC, STATE, RunFolder
+from flipguard.releases.heritage import inherited_from
 from flipguard.releases.listener import Listener
 from flipguard.releases.outcome import Outcome, conclude
 from flipguard.releases.pieces import name_of, train_one_member, train_run
 from flipguard.releases.plan import ResourcesPlan, TrainPlan, TrainSpec, VersionPlan
 from flipguard.releases.references import ensembles_of
 from flipguard.releases.repair import repairable
-from flipguard.releases.resolved import as_dict, data_of, inherited_from
+from flipguard.releases.resolved import as_dict, data_of
 from flipguard.releases.run import Job, runs_of
 from flipguard.releases.settled import card_of
 from flipguard.releases.yaml_text import as_yaml
@@ -46,6 +48,7 @@ def train_on(
     Data are loaded here and sent along; other files that the spec names must be there on every machine.
     """
     spread = _Spread(spec, Path(out), listener or Listener(), device, trust, repair)
+    spread.advise()
     with spread.at_hand():
         pieces = spread.pieces()
         if pieces:
@@ -86,6 +89,10 @@ class _Spread:
         self._members: dict[Path, list[str]] = {}
         self._settings = {"trust": trust, "repair": repair}
         self._found = [all(job.is_done(version) for version in job.versions) and not repair for job in self._jobs]
+
+    def advise(self) -> None:
+        for text in advice(self._spec, self._jobs[0].spec):
+            self._listener.note(text)
 
     @contextmanager
     def at_hand(self) -> Iterator[None]:
