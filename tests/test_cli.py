@@ -401,6 +401,7 @@ def test_help_and_version_do_not_load_the_engine() -> None:
 def test_methods_by_name() -> None:
     shown = json.loads(run("methods", "elodi", "fd_kl", "--json", "-").stdout)
     assert [card["name"] for card in shown] == ["fd_kl", "elodi"]
+    assert "`method: recommended` takes one" in run("methods", "recommended").stderr
     refused = run("methods", "elody")
     assert refused.exit_code == 2
     assert "there is no method 'elody'; did you mean 'elodi'?" in refused.stderr

@@ -219,6 +219,25 @@ def test_a_gate_in_the_spec_decides_the_exit_status(folder: Path) -> None:
     assert "max-nfr" in refused.stdout or "NFR" in refused.stdout
 
 
+def test_what_is_recommended_is_said_in_a_spec_that_is_one(folder: Path) -> None:
+    wanted = "method={name: recommended, ensemble: {members: 2}}"
+    shown = run("train", "update.yaml", wanted, "--dry-run")
+    assert shown.exit_code == 0, shown.stderr
+    said = [line for line in shown.stdout.splitlines() if line.startswith("# ")]
+    assert [line.split(",")[0] for line in said] == ["# 'old' is made by elodi", "# 'new' is made by scion"]
+    (folder / "chosen.yaml").write_text(shown.stdout, encoding="utf-8")
+    assert [version["method"]["name"] for version in parse_yaml(shown.stdout, "chosen")["versions"]] == [
+        "elodi",
+        "scion",
+    ]
+    trained = run("train", "update.yaml", wanted, "--out", "run")
+    assert trained.exit_code == 0, trained.stderr
+    assert f"note: {said[1].removeprefix('# ')}" in trained.stdout
+    again = run("train", "chosen.yaml", "--out", "run")
+    assert again.exit_code == 0, again.stderr
+    assert "note: 'new'" not in again.stdout
+
+
 def test_a_dry_run_prints_a_spec_that_is_one_and_writes_nothing(folder: Path) -> None:
     result = run("train", "update.yaml", "method.alpha=0.5", "--dry-run")
     assert result.exit_code == 0

@@ -32,6 +32,11 @@ def methods(
     cards = with_torch("flipguard.methods", "the list of methods", "train").method_cards()
     known = [card["name"] for card in cards]
     for name in names or []:
+        if name == "recommended":
+            raise InputError(
+                "recommended is no method of its own: a training spec's `method: recommended` takes one by what each "
+                "version follows, and `flipguard train SPEC --dry-run` says which."
+            )
         if name not in known:
             close = get_close_matches(name, known, n=1)
             raise InputError(f"there is no method '{name}'" + (f"; did you mean '{close[0]}'?" if close else "."))

@@ -25,6 +25,8 @@ EPILOG = """Examples:
 
   flipguard train recipes/digits_update.yaml train.epochs=3 method.alpha=0.9 --out runs/trial
 
+  flipguard train recipes/digits_update.yaml method=recommended --dry-run
+
   flipguard train update.yaml --device cuda --track tensorboard --json run.json
 
   flipguard train update.yaml seed=[0,1,2] --on ray"""
@@ -65,12 +67,12 @@ def train(
     The same command again goes on where it stopped, or says that it is finished. Under torchrun or accelerate launch
     every process trains, and the first writes.
 
-    Which method? elodi has few flips at the lowest error, for twelve trainings. After a release by elodi, three are
-    enough for as few flips at its error, as long as the members are kept that were trained for it: scion on images,
-    with train.dealt (CIFAR-100, five seeds), heir on texts, with train.views and 2.5 times the epochs (AG News,
-    CLINC-150): docs/methods/scion.md, results/README.md. After an untreated release: graft, for three, has 72 % of
-    elodi's cut (CIFAR-100, five seeds). For small networks that overfit: twins, two or three trainings for each release
-    and no ensemble, is ahead of elodi on AG News (five seeds): docs/methods/twins.md. `flipguard methods` lists all.
+    Which method? method=recommended takes what we measured to be best, by what a version follows: elodi for a first
+    release, for twelve trainings; after it, as long as its members are kept, scion on images and heir on texts, with
+    elodi's error and flips for three; after an untreated release graft, for three, or on texts long focal distillation.
+    What is taken, and on what evidence, is said before it begins (docs/methods/index.md). For small networks that
+    overfit: twins, two or three trainings for each release and no ensemble, is ahead of elodi on AG News.
+    `flipguard methods` lists all.
 
     Exit status: 0 done, 1 the spec's gate refuses, 2 bad input, 130 interrupted (129 when the terminal was closed).
     """

@@ -227,7 +227,7 @@ class EnsemblePlan(Strict):
 class MethodPlan(_Named):
     """A method by name, with the options of its card, and the ensemble if it needs one."""
 
-    name: Annotated[str, Field(description="a method that `flipguard methods` lists")] = "none"
+    name: Annotated[str, Field(description="a method that `flipguard methods` lists, or recommended")] = "none"
     ensemble: EnsemblePlan | None = None
 
 
