@@ -37,9 +37,8 @@ bench() { # NAME SEEDS [ROW …]: SEEDS as 1,2,3: networks that differ by their 
   : >"$OUT/pid.$lane"
 }
 
-first() { # what counts at 64 epochs, then tables of the papers at 16: what CIFAR-100 has no record of, and further seeds
+first() { # the row that 64 epochs lack, then tables of the papers at 16: what CIFAR-100 has no record of, and further seeds
   local lane=first
-  bench cifar100_long 1,2,3 none kd fd_kl fd_lm elodi scion kd_4 paragon_4
   bench cifar100_long 1,2,3 latent_be_tdiv_sdiv
   bench cifar100_architectures 1 densenet_none densenet_elodi densenet_paragon
   for table in ways growth losses size architectures chain untreated guides focal latent churn; do bench "cifar100_$table" 2,3; done
@@ -47,10 +46,8 @@ first() { # what counts at 64 epochs, then tables of the papers at 16: what CIFA
 
 second() { # what has no record, and needs no network of the other lane; then twins at 32 epochs, pretrained encoders, corruptions, causes
   local lane=second
-  bench cifar100_latent 1 ensemble_3
-  bench cifar100_ways 1 by_batch
   bench cifar100_schedule 0,2 epochs_256
-  bench cifar100_long 2,3 codistill_skl_1
+  bench cifar100_ways 1 by_batch
   bench cifar100_front 1,2,3 twins_1 twins_4 twins_20
   bench agnews_tuned 2,3
   bench cifar100_corrupted 2

@@ -25,7 +25,7 @@ def test_the_cifar_tables_are_made_from_their_records(name: str) -> None:
 
 
 def test_what_is_still_to_be_run_can_be(tmp_path: Path) -> None:
-    """Each bench that the script asks for is there, and each row and seed is one of its bench."""
+    """Each bench that the script asks for is there, each row and seed is one of its bench, and none has a record."""
     first, second = (_asked(lane, tmp_path) for lane in ("first", "second"))
     names = {name for name, _ in (*first, *second)}
     assert {"cifar100_ways", "cifar100_corrupted", "cifar100_architectures", "clinc", "agnews_tuned"} <= names
@@ -35,8 +35,16 @@ def test_what_is_still_to_be_run_can_be(tmp_path: Path) -> None:
         for option, value in given:
             allowed = {"--row": specs[name].every_row, "--seed": map(str, specs[name].seeds)}
             assert option not in allowed or value in allowed[option], name
+        record = ROOT / "results" / "bench" / name / "runs.parquet"
+        there = {(row, str(seed)) for row, seed in _recorded(record)} if record.exists() else set()
+        rows, seeds = ([value for option, value in given if option == wanted] for wanted in ("--row", "--seed"))
+        assert not there & {(row, seed) for row in rows or specs[name].every_row for seed in seeds}, name
     # Lanes run at the same time, and a folder is one command's.
     assert not {dict(given)["--out"] for _, given in first} & {dict(given)["--out"] for _, given in second}
+
+
+def _recorded(path: Path) -> set[tuple[str, int]]:
+    return {(run["row"], run["seed"]) for run in pq.read_table(path, columns=["row", "seed"]).to_pylist()}
 
 
 def _asked(lane: str, folder: Path) -> list[tuple[str, list[tuple[str, str]]]]:
