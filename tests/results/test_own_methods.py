@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from held import ROOT, rows_of, section
+from held import ROOT, percent, rows_of, section
 
 from flipguard.bench.read import read_bench
 from flipguard.bench.tables import paired_p
@@ -131,6 +131,19 @@ def test_the_scion_s_page_says_what_its_runs_do() -> None:
         made.append(f"{figures} | {mean['training_cost'][row]:.1f} |")
     table = [line for line in page.splitlines() if line.startswith("|")][2:]
     assert [line.split(" | ", 1)[1] for line in table] == made
+
+    def told(name: str) -> tuple[str, ...]:
+        rows = {row.name: row for row in rows_of(name)}
+        found = []
+        for row in (rows["scion"], rows["elodi"]):
+            flips, error = percent(row, "relative_negative_flip_rate", "error_rate_new")
+            found += [f"{flips:.1f} at {error:.2f}", f"{row.training_cost:.1f}"]
+        return tuple(found)
+
+    ours, cost, theirs, price = told("cifar100_long")
+    assert f"of {ours} % error for {cost} trainings, where ELODI from the same four has {theirs} for {price}." in page
+    ours, cost, theirs, price = told("digits_recommended")
+    assert f"ten seeds, {ours} for {cost}; ELODI {theirs} for {price}." in page
 
 
 MEASURED = [
