@@ -37,8 +37,9 @@ bench() { # NAME SEEDS [ROW …]: SEEDS as 1,2,3: networks that differ by their 
   : >"$OUT/pid.$lane"
 }
 
-first() { # the row that 64 epochs lack, then tables of the papers at 16: what CIFAR-100 has no record of, and further seeds
+first() { # what 64 epochs lack, ELODI from eight first; then tables of the papers at 16: what CIFAR-100 has no record of, and further seeds
   local lane=first
+  bench cifar100_long 1,2,3 elodi_8 scion_8 paragon_8
   bench cifar100_long 1,2,3 latent_be_tdiv_sdiv
   bench cifar100_architectures 1 densenet_none densenet_elodi densenet_paragon
   for table in ways growth losses size architectures chain untreated guides focal latent churn; do bench "cifar100_$table" 2,3; done
