@@ -36,6 +36,7 @@ B, C, D = 5, 7, 11
         ("none", {"label_smoothing": 1.0}, "label_smoothing must be at least 0"),
         ("paragon", {"combination": "votes"}, "combination must be one of"),
         ("elody", {}, "there is no method 'elody'. Did you mean 'elodi'?"),
+        ("recommended", {}, "recommended is chosen by what a version follows"),
         ("none", {"alpha": 1}, "'none' has no option 'alpha'. Options: label_smoothing"),
     ],
 )

@@ -1,5 +1,6 @@
 """`method: recommended`: a method by what a version follows, written out, and told."""
 
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -7,11 +8,15 @@ from typing import Any
 
 import pytest
 
-from flipguard.releases import Listener, TrainSpec, train
-from flipguard.releases.advice import advice
+from flipguard.releases import Listener, TrainSpec, train, train_on
+from flipguard.releases.job import Run
 from flipguard.releases.plan import TrainPlan, VersionPlan
-from flipguard.releases.recommended import AFTER_ANY, FIRST, HEIR, HEIR_OF_IMAGES
+from flipguard.releases.recommended import AFTER_ANY, FIRST, HEIR, HEIR_OF_IMAGES, WAYS
 from flipguard.releases.resolved import resolve
+from flipguard.releases.run import check, runs_of
+from flipguard.reports.progress import PlainProgress
+from flipguard.spec.training import changed, parse_training_spec
+from flipguard.training.pool import Here
 from flipguard.types import InputError
 
 Make = Callable[..., TrainSpec]
@@ -19,12 +24,19 @@ THREE = {"name": "recommended", "ensemble": {"members": 3}}
 TEXTS = {"name": "ag-news", "encode": {"words": 100, "length": 7}}
 
 
-def made(spec: TrainSpec) -> list[VersionPlan]:
-    return list(resolve(spec).versions or [])
+NOWHERE = Path("no such folder")
 
 
-def names(spec: TrainSpec) -> list[str | None]:
-    return [None if version.method is None else version.method.name for version in made(spec)]
+def run_of(spec: TrainSpec, folder: Path = NOWHERE) -> Run:
+    return runs_of(spec, folder)[0]
+
+
+def made(spec: TrainSpec, folder: Path = NOWHERE) -> list[VersionPlan]:
+    return list(run_of(spec, folder).spec.versions or [])
+
+
+def names(spec: TrainSpec, folder: Path = NOWHERE) -> list[str | None]:
+    return [None if version.method is None else version.method.name for version in made(spec, folder)]
 
 
 def trained(version: VersionPlan) -> TrainPlan:
@@ -97,17 +109,106 @@ def test_a_run_is_looked_at(small: Make, finished: Path, tmp_path: Path) -> None
         assert found is not None
         assert (found.name, found.options["strength"]) == ("graft", 0.05)
     with pytest.raises(InputError, match=r"the run folder .*nowhere does not exist"):
-        resolve(small(old={"run": str(tmp_path / "nowhere")}, method="recommended"))
+        run_of(small(old={"run": str(tmp_path / "nowhere")}, method="recommended"))
+
+
+def test_members_of_others_do_not_stand_for_ones_own(small: Make, tmp_path: Path) -> None:
+    shared = str(tmp_path / "shared")
+    two = {"name": "recommended", "ensemble": {"members": 2}}
+    for seed in (3, 4):
+        train(small(method=two, seed=seed, members=shared, old=None), tmp_path / str(seed))
+        homes = set(Path(shared).iterdir())
+        if seed == 3:
+            first = homes
+    later = small(old={"run": str(tmp_path / "3")}, method="recommended")
+    assert names(later) == [None, "scion"]
+    for home in first:
+        shutil.rmtree(home)
+    assert len(list(Path(shared).iterdir())) == 2
+    assert names(later) == [None, "graft"]
+
+
+@pytest.mark.parametrize("spec", ["", "foo: 1", "versions: [3]", "versions: [{name: old, model: {name: mlp}}]"])
+def test_a_version_of_which_nothing_is_told_was_never_treated(
+    small: Make, finished: Path, tmp_path: Path, spec: str
+) -> None:
+    """A release's folder that was copied out of its run, and one whose run cannot be read or is another."""
+    home = tmp_path / "copied/versions/new"
+    shutil.copytree(finished / "versions/new", home)
+    if spec:
+        (tmp_path / "copied/spec.yaml").write_text(spec)
+    method = made(small(old={"run": str(home)}, method="recommended"))[1].method
+    assert method is not None
+    assert (method.name, method.options["strength"]) == ("graft", 0.05)
+    if spec.startswith(("foo", "versions: [3]")):
+        with pytest.raises(InputError, match=r"spec\.yaml is not what a run was begun with"):
+            run_of(small(old={"run": str(tmp_path / "copied")}, method="recommended"))
 
 
 def test_what_it_inherits_through_another_run_is_found(small: Make, finished: Path, tmp_path: Path) -> None:
-    spec = small(old={"run": str(finished)}, method="recommended")
+    first = tmp_path / "first"
+    shutil.copytree(finished, first)
+    spec = small(old={"run": str(first)}, method="recommended")
     train(spec, tmp_path / "second")
     assert not (tmp_path / "second/members").exists()
     third = small(old={"run": str(tmp_path / "second")}, method="recommended")
     assert names(third) == [None, "scion"]
     train(third, tmp_path / "third")
     assert (tmp_path / "third/versions/new/model.json").exists()
+    # Its own spec does not name the first run: that this is gone is no error of it.
+    shutil.rmtree(first)
+    method = made(third)[1].method
+    assert method is not None
+    assert (method.name, method.options["strength"]) == ("graft", 0.1)
+
+
+def test_what_a_run_began_with_is_what_it_goes_on_with(small: Make, finished: Path, tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    shutil.copytree(finished, first)
+    spec = small("new.train.epochs=2", old={"run": str(first)}, method="recommended")
+    train(spec, second)
+    begun = (second / "spec.yaml").read_bytes()
+    shutil.rmtree(first / "members")
+    assert train(spec, second).found
+    shutil.rmtree(first)
+    assert train(spec, second).found
+    assert (second / "spec.yaml").read_bytes() == begun
+    # What the user has changed is another run all the same.
+    with pytest.raises(InputError, match=r"was begun with versions\.new\.train\.epochs 2, and this spec has 4"):
+        train(small("new.train.epochs=4", old={"run": str(first)}, method="recommended"), second)
+    # One that was killed in its last version needs its members, and says so.
+    shutil.copytree(finished, first)
+    shutil.rmtree(second / "versions/new")
+    shutil.rmtree(first / "members")
+    with pytest.raises(InputError, match=r"the members of 'old' are not in .*first/members any more"):
+        train(spec, second)
+
+
+def test_a_version_that_names_no_method_needs_its_source_no_more(small: Make, finished: Path, tmp_path: Path) -> None:
+    """The hint of what could be taken looks at a source that the run itself does not need any more."""
+    first = tmp_path / "first"
+    shutil.copytree(finished, first)
+    spec = small(old={"run": str(first)}, method=None)
+    assert "takes scion" in "".join(run_of(spec).notes)
+    train(spec, tmp_path / "second")
+    shutil.rmtree(first)
+    assert train(spec, tmp_path / "second").found
+    # One that cannot be looked at is no reason to say anything but what is wrong with it.
+    assert run_of(spec).notes == ()
+
+
+def test_members_of_this_run_that_are_gone_are_not_trained_again(small: Make, finished: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    third = {"name": "third", "model": {"name": "mlp", "hidden": [11]}}
+    versions = [{"name": name, "model": {"name": "mlp", "hidden": [n]}} for name, n in (("old", 5), ("new", 7))]
+    spec = small(old=None, new=None, versions=[*versions, third], method=THREE)
+    assert names(spec, run) == ["elodi", "scion", "scion"]
+    shutil.rmtree(run / "members")
+    assert names(spec, run) == ["elodi", "scion", "graft"]
+    assert "as its members cannot be had" in run_of(spec, run).notes[0]
+    train(spec, run)
+    assert not (run / "members").exists()
 
 
 def test_it_trains_to_its_end_and_is_found_again(small: Make, finished: Path) -> None:
@@ -117,68 +218,144 @@ def test_it_trains_to_its_end_and_is_found_again(small: Make, finished: Path) ->
 
 def test_resolving_twice_changes_nothing(small: Make, finished: Path) -> None:
     for spec in (small(method=THREE), small(old={"run": str(finished)}, method="recommended")):
-        once = resolve(spec)
+        once = run_of(spec).spec
         assert resolve(once) == once
+        assert run_of(once) == Run(once, run_of(once).folder)
+
+
+SETTLED = {"floor": 0.1, "tail": 0.25}
+ROUGH = {"floor": 0.0, "tail": 0.0, "average": 0}
 
 
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        (["train.epochs=32", "new.train.epochs=9"], {"epochs": 9, "average": 2}),
+        (["train.epochs=32", "new.train.epochs=9"], {"epochs": 9, "average": 2, **SETTLED}),
         (["train.epochs=32", "new.train.dealt=false"], {"epochs": 44, "dealt": False, "views": 0}),
         (["train.epochs=32", "new.train.views=4"], {"epochs": 44, "dealt": False, "views": 4}),
-        (["train.epochs=32", "train.schedule=step"], {"epochs": 44, "floor": 0.0, "tail": 0.0, "average": 0}),
-        (["train.epochs=32", "train.choose_epoch=validation"], {"epochs": 44, "floor": 0.0, "average": 0}),
-        (["train.epochs=32", "train.cycles=8"], {"epochs": 48, "cycles": 8}),
+        (["train.epochs=32", "train.views=4"], {"epochs": 44, "dealt": False, "views": 4}),
+        (["train.epochs=32", "train.schedule=step"], {"epochs": 44, **ROUGH}),
+        (["train.epochs=32", "train.choose_epoch=validation"], {"epochs": 44, **ROUGH}),
+        (["train.epochs=32", "train.sharded=true"], {"epochs": 44, **ROUGH}),
+        (["train.epochs=32", "train.warmup=0.8"], {"epochs": 44, **ROUGH}),
+        (["train.epochs=32", "new.train.floor=0.0"], {"epochs": 44, **ROUGH}),
+        (["train.epochs=32", "train.average=3"], {"epochs": 44, **ROUGH, "average": 3}),
+        (["train.epochs=32", "train.cycles=8"], {"epochs": 48, "cycles": 8, **SETTLED, "average": 1}),
         (["train.epochs=1"], {"epochs": 1, "average": 0}),
     ],
 )
-def test_its_training_follows_the_plain_one_and_a_versions_own_has_the_last_word(
+def test_its_training_follows_the_plain_one_and_what_is_said_stays_said(
     small: Make, changes: list[str], expected: dict[str, Any]
 ) -> None:
     train = trained(made(small(*changes, method="recommended"))[1])
     assert {name: getattr(train, name) for name in expected} == expected
 
 
-def test_options_belong_to_a_method_that_is_named(small: Make) -> None:
+def test_what_is_wrong_is_said_of_what_the_user_wrote(small: Make) -> None:
     with pytest.raises(InputError, match=r"^method: recommended .* cannot be given alpha: name the method"):
-        resolve(small(method={"name": "recommended", "alpha": 0.5}))
+        run_of(small(method={"name": "recommended", "alpha": 0.5}))
     with pytest.raises(InputError, match=r"^new\.method: recommended .* cannot be given k:"):
-        resolve(small(new={"model": {"name": "mlp"}, "method": {"name": "recommended", "k": 3}}))
+        run_of(small(new={"model": {"name": "mlp"}, "method": {"name": "recommended", "k": 3}}))
+    with pytest.raises(InputError, match=r"^new\.method\.ensemble has no meaning: graft is not held to one"):
+        run_of(small(new={"model": {"name": "mlp"}, "method": THREE}))
+    with pytest.raises(InputError, match=r"^method\.ensemble has no meaning: the first version is there already"):
+        run_of(small(old={"checkpoint": "a.safetensors", "model": "mlp"}, method=THREE))
+    with pytest.raises(InputError, match=r"^new\.references is radial, and recommended chooses"):
+        run_of(small("new.references=radial", method="recommended"))
+    with pytest.raises(InputError, match=r"^train\.learning_rate"):
+        run_of(small("train.learning_rate=-1.0", method="recommended"))
+    with pytest.raises(InputError, match=r"did you mean 'recommended'\?"):
+        run_of(small(method="Recomended"))
 
 
-def test_the_way_is_told_with_its_reason(small: Make, tmp_path: Path) -> None:
-    spec = small(method="recommended")
-    first, second = advice(spec, resolve(spec))
+@pytest.mark.parametrize(
+    ("data", "name"),
+    [
+        ({"name": "npz", "file": "a.npz"}, "heir"),
+        ({"name": "npz", "file": "a.npz", "augment": {"flip": True}}, "scion"),
+        ({"name": "mosaic", "set": "cifar100"}, "scion"),
+        ({"name": "mosaic", "set": "clinc150", "encode": {"words": 100, "length": 7}}, "heir"),
+        ({"name": "table", "folder": "rows.csv"}, "heir"),
+    ],
+)
+def test_images_are_told_from_texts_and_tables(small: Make, data: dict[str, Any], name: str) -> None:
+    run = run_of(small(data=data, method="recommended"))
+    assert [version.method.name for version in run.spec.versions or [] if version.method] == ["elodi", name]
+    assert run.notes[1].endswith(" Tables are not measured.") == (name == "heir" and "encode" not in data)
+
+
+def test_long_focal_distillation_asks_once(small: Make) -> None:
+    new = trained(made(small("new.method=recommended", data=TEXTS))[1])
+    assert (new.epochs, new.views, new.dealt) == (6, 1, False)
+
+
+class Notes(Listener):
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.told.append(text)
+
+
+def test_the_way_is_told_with_its_reason_once(small: Make, tmp_path: Path) -> None:
+    first, second = run_of(small(method="recommended")).notes
     assert first == f"'old' is made by elodi, 3 epochs: {FIRST.why} (docs/methods/elodi.md)."
     assert second == f"'new' is made by scion, 4 epochs: {HEIR_OF_IMAGES.why} (docs/methods/scion.md)."
     texts = small("new.method=recommended", data=TEXTS, method={"name": "elodi"})
-    assert advice(texts, resolve(texts)) == [f"'new' is made by heir, 8 epochs: {HEIR.why} (docs/methods/heir.md)."]
+    assert run_of(texts).notes == (f"'new' is made by heir, 8 epochs: {HEIR.why} (docs/methods/heir.md).",)
 
-    class Notes(Listener):
-        def __init__(self) -> None:
-            self.told: list[str] = []
-
-        def note(self, text: str) -> None:
-            self.told.append(text)
-
-    heard = Notes()
-    train(small("seed=[0,1]", method=THREE), tmp_path / "run", listener=heard)
+    spec, heard = small("seed=[0,1]", method=THREE), Notes()
+    assert check(spec, tmp_path / "run").notes == (first, second)
+    train(spec, tmp_path / "run", listener=heard)
     assert heard.told == [first, second]
+    again = Notes()
+    assert train(spec, tmp_path / "run", listener=again).found
+    assert again.told == []
+
+
+def test_a_pool_does_what_was_chosen_and_tells_it(small: Make, tmp_path: Path) -> None:
+    spec, heard = small("seed=[0,1]", method=THREE), Notes()
+    train_on(Here, spec, tmp_path / "run", listener=heard)
+    assert heard.told == list(run_of(spec).notes)
+    for seed in (0, 1):
+        assert names(spec, tmp_path / f"run/seed_{seed}") == ["elodi", "scion"]
+        assert len(list((tmp_path / f"run/seed_{seed}/members").iterdir())) == 6 // 2
+    assert train(spec, tmp_path / "run").found
+
+
+def test_nothing_is_told_of_a_run_that_is_refused(small: Make, tmp_path: Path) -> None:
+    train(small(), tmp_path / "run")
+    heard = Notes()
+    with pytest.raises(InputError, match=r"was begun with"):
+        train(small(method=THREE), tmp_path / "run", listener=heard)
+    assert heard.told == []
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: f"{way.name} {way.options}")
+def test_what_is_told_is_not_cut_short(way: Any) -> None:
+    said: list[str] = []
+    text = (
+        "'january-2027' is trained without regard to 'december-2026'. versions.january-2027.method=recommended takes "
+    )
+    text += f"{way.name}: {way.why} (docs/methods/{way.name}.md). Tables are not measured."
+    PlainProgress(said.append).note(text)
+    assert said == [f"note: {text}\n"]
 
 
 def test_who_names_no_method_is_told_what_there_is(small: Make) -> None:
-    spec = small(method=None)
-    (text,) = advice(spec, resolve(spec))
-    assert text.startswith(
-        "no method is named, so 'new' is trained without regard to 'old'. new.method=recommended takes graft: branches"
-    )
-    chain = small(
-        old=None, new=None, method=None, data=TEXTS, versions=[{"model": "mlp"}, {"name": "b", "model": "mlp"}]
-    )
-    (text,) = advice(chain, resolve(chain))
-    assert f"versions.b.method=recommended takes fd_kl: {AFTER_ANY.why}" in text
+    (text,) = run_of(small(method=None)).notes
+    assert text.startswith("'new' is trained without regard to 'old'. new.method=recommended takes graft: held")
     for silent in (small(), small("new.method=kd", method=None), small(old=None, method=None)):
-        assert advice(silent, resolve(silent)) == []
-    alone = small(old={"model": "mlp"}, new={"predictions": "new.parquet"}, method=None)
-    assert advice(alone, resolve(alone)) == []
+        assert run_of(silent).notes == ()
+    # What is there already is not trained; of a file of predictions nobody knows whether it has the training samples.
+    for given in ({"new": {"predictions": "new.parquet"}}, {"old": {"predictions": "old.parquet"}}):
+        assert run_of(small(method=None, **given)).notes == ()
+
+
+@pytest.mark.parametrize("last", [{"model": "mlp"}, {"name": "b", "model": "mlp"}])
+def test_what_one_is_told_to_write_can_be_written(small: Make, last: dict[str, str]) -> None:
+    chain = {"data": TEXTS, "versions": [{"model": "mlp"}, last]}
+    (text,) = run_of(parse_training_spec(chain)).notes
+    (key,) = re.findall(r"versions\.\S+=recommended", text)
+    assert text.endswith(f"{key} takes fd_kl: {AFTER_ANY.why} (docs/methods/fd_kl.md).")
+    assert names(parse_training_spec(changed(chain, [key]))) == ["none", "fd_kl"]

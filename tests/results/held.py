@@ -3,7 +3,9 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from flipguard.bench.tables import Row, read_rows
+import numpy as np
+
+from flipguard.bench.tables import PREDICTIONS, Row, read_rows, read_table
 
 ROOT = Path(__file__).parents[2]
 
@@ -33,3 +35,15 @@ def check_lines(name: str, heading: str, made: Callable[[Row], list[str]]) -> No
 
 def percent(row: Row, *cells: str) -> list[float]:
     return [100 * row.cells[cell].mean for cell in cells]
+
+
+def after_plain_models(bench: str, row: str) -> float:
+    """Relative NFR of a row's new models after each plain old model of their seed: the mean over seeds and models."""
+    said = read_table(ROOT / "results" / "bench" / bench, PREDICTIONS).to_pandas()
+    old = [name.split(".") for name in said if name.startswith("none.") and name.endswith(".old")]
+    found = []
+    for _, seed, copy, _ in old:
+        new, right = said[f"{row}.{seed}.0.new"], said[f"none.{seed}.{copy}.old"] == said["label"]
+        flips, wrong = (right & (new != said["label"])).mean(), (new != said["label"]).mean()
+        found.append(flips / (wrong * right.mean()))
+    return float(np.mean(found))

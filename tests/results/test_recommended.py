@@ -49,6 +49,12 @@ def test_the_words_are_the_record() -> None:
     plain, branches = (percent(front[name], ERROR)[0] for name in ("none", "graft_low"))
     assert f"on CIFAR-100 it has {plain - branches:.1f} points less error than no treatment" in text
 
+    told = f"relative NFR {mean('treated', RELATIVE, 1)}) at {mean('treated', ERROR)} % error, "
+    above = [f"{apart('treated', other):.2f}" for other in ("elodi", "none")]
+    assert f"{told}{above[0]} points above ELODI's and {above[1]} above no treatment's (p < 0.001 for both)." in text
+    assert max(p("treated", other, ERROR) for other in ("elodi", "none")) < 0.001
+    assert min(("elodi", "scion", "treated", "graft"), key=lambda name: rows[name].cells[RELATIVE].mean) == "treated"
+
     assert f"`heir` is behind `scion` in error here ({apart('heir', 'scion'):.2f} points)" in text
     before = percent(rows["fd_kl"], "error_rate_old")[0]
     assert f"({mean('fd_kl', ERROR)}; the old model has {before:.2f})" in text

@@ -3,9 +3,8 @@
 import re
 from collections.abc import Mapping
 
-import numpy as np
 import pyarrow.parquet as pq
-from held import ROOT, check_lines, percent, rows_of, section
+from held import ROOT, after_plain_models, check_lines, percent, rows_of, section
 
 from flipguard.bench.tables import Row, paired_p, read_table
 
@@ -240,7 +239,7 @@ def test_co_distillation_in_words_is_its_runs() -> None:
     more, own = 100 * (strong[error].mean - none[error].mean), 100 * strong["negative_flip_rate"].mean
     assert f"the lowest of the table ({100 * strong[flips].mean:.1f}) because the error is {more:.1f} points" in text
     assert f"its NFR, {own:.2f}, is above ELODI's {100 * elodi['negative_flip_rate'].mean:.2f}" in text
-    mixed = _after_plain_models("codistill_skl_1")
+    mixed = after_plain_models("cifar100", "codistill_skl_1")
     assert f"it is {100 * mixed:.1f}, {100 * (first - mixed) / (first - third):.0f} % of the cut" in text
 
 
@@ -260,16 +259,3 @@ def test_co_distillation_on_clinc_in_words_is_its_runs() -> None:
     assert f"error {error:.2f}, relative NFR {flips:.1f}, {share:.2f} times the churn." in section(
         "The same on CLINC-150, with small transformers"
     )
-
-
-def _after_plain_models(row: str) -> float:
-    """Relative NFR of a row's new models after each plain old model of their seed."""
-    said = pq.read_table(ROOT / "results" / "bench" / "cifar100" / "predictions.parquet").to_pandas()
-    found = []
-    for seed in (1, 2, 3):
-        new = said[f"{row}.{seed}.0.new"]
-        for copy in range(8):
-            right = said[f"none.{seed}.{copy}.old"] == said["label"]
-            flips, wrong = (right & (new != said["label"])).mean(), (new != said["label"]).mean()
-            found.append(flips / (wrong * right.mean()))
-    return float(np.mean(found))

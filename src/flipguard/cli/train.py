@@ -67,11 +67,11 @@ def train(
     The same command again goes on where it stopped, or says that it is finished. Under torchrun or accelerate launch
     every process trains, and the first writes.
 
-    Which method? method=recommended takes what we measured to be best, by what a version follows: elodi for a first
+    Which method? method=recommended takes what our measurements favour, by what a version follows: elodi for a first
     release, for twelve trainings; after it, as long as its members are kept, scion on images and heir on texts, with
-    elodi's error and flips for three; after an untreated release graft, for three, or on texts long focal distillation.
-    What is taken, and on what evidence, is said before it begins (docs/methods/index.md). For small networks that
-    overfit: twins, two or three trainings for each release and no ensemble, is ahead of elodi on AG News.
+    elodi's error and flips for three; after anything else graft, for three, or on texts long focal distillation. What
+    is taken, and on what evidence, is said before it begins (docs/methods/index.md). For small networks that overfit,
+    and tuned: twins, two or three trainings for each release and no ensemble, is ahead of elodi on AG News.
     `flipguard methods` lists all.
 
     Exit status: 0 done, 1 the spec's gate refuses, 2 bad input, 130 interrupted (129 when the terminal was closed).
@@ -118,12 +118,11 @@ def _on_cluster(on: str, *, alone: bool) -> Any:
 
 
 def _dry_run(releases: Any, wanted: "TrainSpec", folder: Path, *, device: str | None, trust: bool) -> int:
-    from flipguard.releases.advice import advice
     from flipguard.releases.resolved import as_dict
     from flipguard.releases.yaml_text import as_yaml
 
-    resolved = releases.check(wanted, folder, device=device, trust=trust)
-    say("".join(f"# {text}\n" for text in advice(wanted, resolved)) + as_yaml(as_dict(resolved)))
+    run = releases.check(wanted, folder, device=device, trust=trust)
+    say("".join(f"# {text}\n" for text in run.notes) + as_yaml(as_dict(run.spec)))
     return 0
 
 

@@ -81,12 +81,21 @@ def method_cards() -> list[dict[str, Any]]:
     return [card.as_dict() for card in METHODS.values()]
 
 
+RECOMMENDED = "recommended"
+"""In a training spec, a method that is left to us (`flipguard.releases.chosen`)."""
+
+
 def build_method(name: str, **options: Any) -> Any:
     """A method by name, with the paper's defaults for what is not given.
 
     >>> build_method("elodi", alpha=0.9, difference={"k": 10}).difference.k
     10
     """
+    if name == RECOMMENDED:
+        raise InputError(
+            "recommended is chosen by what a version follows, which a training spec says (`flipguard train`): name a "
+            "method here."
+        )
     if name not in METHODS:
         close = get_close_matches(name, METHODS, n=1)
         hint = f" Did you mean '{close[0]}'?" if close else ""

@@ -294,7 +294,10 @@ def version_home(path: Path, version: str | None = None) -> Path:
         hint = f"it holds the runs {', '.join(inner)}: name one of them" if inner else f"it has no {SPEC}"
         raise InputError(f"{path} is no run folder: {hint}.")
     spec = parse_yaml((path / SPEC).read_text(encoding="utf-8"), str(path / SPEC))
-    names = [str(each["name"]) for each in spec["versions"]]
+    try:
+        names = [str(each["name"]) for each in spec["versions"]]
+    except (KeyError, TypeError) as error:
+        raise InputError(f"{path / SPEC} is not what a run was begun with: it lists no versions.") from error
     finished = [name for name in names if (path / "versions" / name / CARD).is_file()]
     if version is None and finished:
         version = finished[-1]

@@ -1,12 +1,9 @@
 """What a version leaves behind: the ensemble that it was distilled from, or has inherited itself."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
-from flipguard.releases.folder import RunFolder, version_home
-from flipguard.releases.plan import TrainSpec, VersionPlan
+from flipguard.releases.plan import VersionPlan
 from flipguard.releases.settled import card_of
-from flipguard.training.members import MEMBER
 
 
 def has_heritage(version: VersionPlan) -> bool:
@@ -26,32 +23,3 @@ def source_of(versions: Sequence[VersionPlan], index: int) -> VersionPlan:
     version = versions[index]
     inherits = version.references == "ensemble" and not has_heritage(version)
     return inherited_from(versions, index) if inherits else version
-
-
-def members_left(run: str) -> bool | None:
-    """Whether the members are there that a version of another run learned from; None where it learned from none.
-
-    They are counted, not checked: a run that is held to them looks at each of them before it trains.
-    """
-    home = version_home(Path(run)).resolve()
-    folder = RunFolder(home.parent.parent)
-    stored = folder.stored()
-    names = [] if stored is None else [str(one.name) for one in stored.versions or []]
-    if stored is None or home.name not in names:
-        return None
-    source = source_of(stored.versions or [], names.index(home.name))
-    if source.run is not None:
-        return members_left(source.run)
-    if not has_heritage(source):
-        return None
-    return _count(folder, stored) >= _wanted(source)
-
-
-def _count(folder: RunFolder, stored: TrainSpec) -> int:
-    return sum(1 for _ in folder.members(stored.members).glob(f"*/{MEMBER}"))
-
-
-def _wanted(source: VersionPlan) -> int:
-    assert source.method is not None
-    assert source.method.ensemble is not None
-    return source.method.ensemble.members

@@ -5,10 +5,11 @@ from typing import Any
 
 from flipguard.data import DataSet
 from flipguard.releases.folder import RunFolder
+from flipguard.releases.job import Job
 from flipguard.releases.listener import Listener
 from flipguard.releases.plan import TrainSpec
 from flipguard.releases.resolved import as_dict
-from flipguard.releases.run import Job, train_one
+from flipguard.releases.run import train_one
 from flipguard.training import Seeds
 from flipguard.training.kept import kept_at
 from flipguard.training.members import MemberPlan, train_member

@@ -1,7 +1,6 @@
 """A spec with nothing left open: every version with its model, method, data, training and seeds written out."""
 
 import re
-from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -18,7 +17,6 @@ from flipguard.releases.plan import (
     TrainSpec,
     VersionPlan,
 )
-from flipguard.releases.recommended import RECOMMENDED, recommended
 from flipguard.releases.settled import card_of, needs_of, one_teacher_each, settled
 from flipguard.training import Recipe
 from flipguard.types import InputError
@@ -41,22 +39,22 @@ def resolve(spec: TrainSpec) -> TrainSpec:
     """The same spec as a list of versions in which nothing is left to a default.
 
     The first version takes the spec's method when that needs no old model (ELODI treats every version), or can do
-    without one (twins); else `none`, or `elodi` where the others are its heirs. `recommended` is a method by what a
-    version follows, for which the folder of a `run` that is followed is looked at.
+    without one (twins); else `none`, or `elodi` where the others are its heirs. A method that is left to us is chosen
+    before (`chosen`).
     Resolving twice changes nothing.
     """
     if isinstance(spec.seed, list):
         raise InputError("a spec with several seeds is resolved one seed at a time.")
     check_data(spec.data, "data")
-    listed = _listed(spec)
-    _check_names([version.name for _, version in listed])
+    every = listed(spec)
+    _check_names([version.name for _, version in every])
     done: list[VersionPlan] = []
-    for place, version in listed:
+    for index, (place, version) in enumerate(every):
         given = [name for name in _GIVEN if getattr(version, name) is not None]
         if len(given) > 1:
             raise InputError(f"{place} has {' and '.join(given)}: a version is there in one form only.")
-        done.append(_given(place, version, given[0]) if given else _trained(spec, place, version, done))
-    for index, ((place, _), version) in enumerate(zip(listed, done, strict=True)):
+        done.append(_given(place, version, given[0]) if given else _trained(spec, place, version, index))
+    for index, ((place, _), version) in enumerate(zip(every, done, strict=True)):
         if version.references == "ensemble":
             _check_heritage(version, inherited_from(done, index) if index else None, place)
     empty = {"old": None, "new": None, "method": MethodPlan(), "train": TrainPlan(), "seed": 0, "seeds": None}
@@ -83,7 +81,7 @@ def as_dict(spec: TrainSpec) -> dict[str, Any]:
     return {name: found[name] for name in ("data", "members", "versions", "gate") if name in found}
 
 
-def _listed(spec: TrainSpec) -> list[tuple[str, VersionPlan]]:
+def listed(spec: TrainSpec) -> list[tuple[str, VersionPlan]]:
     """Each version with its name, and its place in the spec as the user wrote it."""
     if spec.versions is None:
         pairs = [(name, version) for name in ("old", "new") if (version := getattr(spec, name)) is not None]
@@ -123,8 +121,7 @@ def _given(place: str, version: VersionPlan, form: str) -> VersionPlan:
     return version
 
 
-def _trained(spec: TrainSpec, place: str, version: VersionPlan, before: Sequence[VersionPlan]) -> VersionPlan:
-    index = len(before)
+def _trained(spec: TrainSpec, place: str, version: VersionPlan, index: int) -> VersionPlan:
     if version.model is None:
         raise InputError(
             f"{place} needs a model to train, or run, checkpoint, factory or predictions of one that is there already."
@@ -136,12 +133,9 @@ def _trained(spec: TrainSpec, place: str, version: VersionPlan, before: Sequence
             raise InputError(f"{place}.{name} is a checkpoint's, and this version is trained here.")
     if version.seed is not None and version.seeds is not None:
         raise InputError(f"{place} has seed and seeds: give one of them.")
-    plan, method_place = (version.method, f"{place}.method") if version.method else (spec.method, "method")
-    if plan.name == RECOMMENDED:
-        version = recommended(version, plan, before, data_of(spec, version, place), spec.train, method_place)
-        plan = version.method or plan
     train = laid_over(spec.train, version.train)
     recipe_of(train, f"{place}.train" if version.train is not None else "train")
+    plan, method_place = (version.method, f"{place}.method") if version.method else (spec.method, "method")
     if version.method is None and index == 0 and _wants_old(plan, version, train, method_place):
         plan = _for_a_first(plan, method_place)
     method = settled(plan, train, method_place)

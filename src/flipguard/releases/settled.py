@@ -7,15 +7,18 @@ from typing import Any, get_args, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 
 from flipguard._nearest import nearest
-from flipguard.methods import METHODS, Card
+from flipguard.methods import METHODS, RECOMMENDED, Card
 from flipguard.releases.plan import MethodPlan, TrainPlan
 from flipguard.types import InputError
 
 
 def card_of(method: MethodPlan, place: str = "method") -> Card:
     """The method's card."""
+    if method.name == RECOMMENDED:
+        raise InputError(f"{place}: recommended is for the versions of a training spec: name a method here.")
     if method.name not in METHODS:
-        raise InputError(f"{place}.name: there is no method '{method.name}'{nearest(method.name, METHODS)}")
+        known = [*METHODS, RECOMMENDED]
+        raise InputError(f"{place}.name: there is no method '{method.name}'{nearest(method.name.lower(), known)}")
     return METHODS[method.name]
 
 

@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from flipguard.data import DataSet
-from flipguard.releases.advice import advice
-from flipguard.releases.folder import SPEC, STATE, RunFolder
+from flipguard.releases.folder import SPEC, STATE
 from flipguard.releases.heritage import inherited_from
+from flipguard.releases.job import Job
 from flipguard.releases.listener import Listener
 from flipguard.releases.outcome import Outcome, conclude
 from flipguard.releases.pieces import name_of, train_one_member, train_run
@@ -17,7 +17,7 @@ from flipguard.releases.plan import ResourcesPlan, TrainPlan, TrainSpec, Version
 from flipguard.releases.references import ensembles_of
 from flipguard.releases.repair import repairable
 from flipguard.releases.resolved import as_dict, data_of
-from flipguard.releases.run import Job, runs_of
+from flipguard.releases.run import runs_of
 from flipguard.releases.settled import card_of
 from flipguard.releases.yaml_text import as_yaml
 from flipguard.training.kept import put_folder
@@ -48,7 +48,6 @@ def train_on(
     Data are loaded here and sent along; other files that the spec names must be there on every machine.
     """
     spread = _Spread(spec, Path(out), listener or Listener(), device, trust, repair)
-    spread.advise()
     with spread.at_hand():
         pieces = spread.pieces()
         if pieces:
@@ -80,8 +79,8 @@ class _Spread:
         loaded: dict[str, DataSet] = {}
         # Checked on the CPU: this machine may lack the GPUs that the others have.
         self._jobs = [
-            Job(each, RunFolder(folder), Listener(), "cpu", trust, repair, loaded=loaded)
-            for each, folder in runs_of(spec, out)
+            replace(Job.of(run, Listener(), "cpu", trust, repair), loaded=loaded)
+            for run in runs_of(spec, out, trust=trust)
         ]
         self._data = loaded
         self._told: list[_Told] = []
@@ -89,10 +88,6 @@ class _Spread:
         self._members: dict[Path, list[str]] = {}
         self._settings = {"trust": trust, "repair": repair}
         self._found = [all(job.is_done(version) for version in job.versions) and not repair for job in self._jobs]
-
-    def advise(self) -> None:
-        for text in advice(self._spec, self._jobs[0].spec):
-            self._listener.note(text)
 
     @contextmanager
     def at_hand(self) -> Iterator[None]:
@@ -233,6 +228,8 @@ class _Spread:
             described = as_dict(job.spec)
             versions += [{**one, "name": self._label(job, one["name"])} for one in described["versions"]]
         self._listener.run_begins(str(self._out), {**as_dict(self._jobs[0].spec), "versions": versions})
+        for text in self._jobs[0].notes:
+            self._listener.note(text)
         for told in self._told:
             if told.places:
                 self._begin_version(told)

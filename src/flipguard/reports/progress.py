@@ -184,7 +184,7 @@ class PlainProgress(Progress):
         self._say(f"{clean(version)}: {'was there already' if found else 'done'}\n")
 
     def note(self, text: str) -> None:
-        self._say(f"note: {clean(text, 300)}\n")
+        self._say(f"note: {clean(text, 600)}\n")
 
     def _left(self) -> str:
         left = self.seconds_left()
@@ -203,7 +203,7 @@ class LiveProgress(Progress):
         self._live.start()
 
     def note(self, text: str) -> None:
-        self._live.console.print(Text(f"note: {clean(text, 300)}"))
+        self._live.console.print(Text(f"note: {clean(text, 600)}"))
 
     def close(self) -> None:
         # The terminal may be gone.
