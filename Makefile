@@ -22,7 +22,7 @@ $(VENV)/check: $(VENV)/base
 	touch $@
 
 $(VENV)/demo: $(VENV)/base
-	$(PIP) scikit-learn
+	$(PIP) -e .[report] scikit-learn
 	touch $@
 
 demo: $(VENV)/demo  ## compare two real models on scikit-learn's digits

@@ -17,7 +17,8 @@ def lazily(package: str, home: Mapping[str, str]) -> Callable[[str], Any]:
         except ModuleNotFoundError as error:
             from flipguard.types import MissingExtra
 
-            raise MissingExtra(f"{package}.{name} needs {error.name}: pip install 'flipguard[train]'") from error
+            # Whoever lacks a package has nothing of where it was looked for.
+            raise MissingExtra(f"{package}.{name} needs {error.name}: pip install 'flipguard[train]'") from None
         setattr(sys.modules[package], name, value)
         return value
 

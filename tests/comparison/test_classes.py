@@ -119,6 +119,14 @@ def test_several_old_classes_may_become_one() -> None:
         compare(scored, new, class_map=merged)
 
 
+def test_some_predictions_may_be_what_nothing_else_knows() -> None:
+    found = compare(file_of(["cat", "dog"], ["cat", "dog"]), file_of(["cat", "dog"], ["cat", "DOG"]))
+    assert (found.negative_flips, found.notes) == (
+        1,
+        ["new predicts 'DOG', which is no label and no class of the other model."],
+    )
+
+
 BAD: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]] = {
     "index beyond the classes": (
         file_of([0, 1], [0, 2], classes=["a", "b"]),
@@ -155,6 +163,18 @@ BAD: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]] = {
         file_of(["Katze", "Hund"], ["Katze", "Hund"]),
         {},
         "share no class name.*--class-map FILE",
+    ),
+    "no prediction that could be right": (
+        file_of(["cat", "dog"], ["cat", "dog"]),
+        file_of(["cat", "dog"], ["CAT", "DOG"]),
+        {},
+        r"new predicts 'CAT' and 1 other class, and none of that is a label \(such as 'cat'\) or a class of the other",
+    ),
+    "no prediction that could be right, of the old model": (
+        file_of(["cat", "dog", "cow"], ["Katze", "Hund", "Kuh"]),
+        file_of(["cat", "dog", "cow"], ["cat", "cat", "dog"]),
+        {},
+        r"old predicts 'Hund' and 2 other classes, and none of that is a label",
     ),
     "names and numbers in one file": (
         file_of(["cat", "dog"], ["cat", "dog"]),

@@ -1,8 +1,12 @@
 """The noise floor, against a loop over rows and copies."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
 import pytest
 
 from flipguard import InputError, compare
@@ -101,3 +105,18 @@ def test_copies_that_do_not_fit_are_refused() -> None:
     bare = [{"id": c["id"], "prediction": c["prediction"]} for c in (old, new)]
     with pytest.raises(InputError, match="--noise needs labels"):
         compare(*bare, noise=[model(3)])
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "columns"])
+def test_what_the_old_model_said_is_no_copy_of_it(kind: str, tmp_path: Path) -> None:
+    """A file that is named twice would be a noise floor of nothing."""
+    given: list[Any] = [model(1), model(2, error=0.3), model(3)]
+    if kind != "columns":
+        table = [pa.table(one) for one in given]
+        given = [tmp_path / f"{name}.{kind}" for name in ("old", "new", "copy")]
+        for path, rows in zip(given, table, strict=True):
+            (pa.csv.write_csv if kind == "csv" else pq.write_table)(rows, path)
+    old, new, copy = given
+    assert compare(old, new, noise=[copy]).noise is not None
+    with pytest.raises(InputError, match=r"--noise .* is what the old model itself said, which is no noise: give"):
+        compare(old, new, noise=[copy, old])

@@ -74,7 +74,9 @@ def test_copies_of_the_old_model_speak_its_language() -> None:
     new = Predictions.from_arrays(label=(label + 1) % 3, prediction=(said + 1) % 3, classes=("bird", "feline", "dog"))
     options: dict[str, Any] = {"class_map": {"cat": "feline"}}
     unnamed = Predictions.from_arrays(label=label, prediction=said)
-    for copy in (old, unnamed):
+    back = np.arange(101)[::-1]
+    turned = Predictions.from_arrays(id=back, label=label[back], prediction=said[back], classes=NAMES)
+    for copy in (turned, unnamed):
         noise = compare(old, new, noise=[copy], **options).noise
         assert noise is not None
         assert noise.rates == [0.0]
@@ -194,4 +196,4 @@ def test_lines_that_end_differently_are_lines(tmp_path: Path) -> None:
 def test_the_noise_excess_is_not_judged_on_clustered_samples() -> None:
     old = {"id": [0, 1], "label": [0, 0], "prediction": [0, 0], "video": ["a", "b"]}
     with pytest.raises(InputError, match="--max-noise-excess takes samples as independent"):
-        compare(old, old, noise=[old], cluster="video", gate={"max_noise_excess": 0.1})
+        compare(old, old, noise=[{**old, "prediction": [0, 1]}], cluster="video", gate={"max_noise_excess": 0.1})

@@ -4,7 +4,7 @@ import fcntl
 import json
 import multiprocessing
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,7 @@ def test_what_decides_no_weights_may_change(change: str, tmp_path: Path, small: 
     adopt(tmp_path, small(change))
 
 
-def chain(*widths: int, names: str = "abcde") -> dict[str, Any]:
+def chain(*widths: int, names: Sequence[str] = "abcde") -> dict[str, Any]:
     listed = [{"name": n, "model": {"name": "mlp", "hidden": [w]}} for n, w in zip(names, widths, strict=False)]
     return {"old": None, "new": None, "versions": listed}
 
@@ -71,6 +71,22 @@ def test_versions_are_added_at_the_end_only(tmp_path: Path, small: Make) -> None
         adopt(tmp_path, small(**chain(3, 11, 5, 7, names="axbc")))
     with pytest.raises(InputError, match=r"begun with versions\.c"):
         adopt(tmp_path, small(**chain(3, 5)))
+
+
+def test_a_name_with_a_dot_is_no_other_version(tmp_path: Path, small: Make) -> None:
+    names = ["v1", "v1.0", "v1.0.1"]
+    adopt(tmp_path, small(**chain(3, 5, names=names)))
+    with pytest.raises(InputError, match=r"begun with versions\.v1\.0\.train\.epochs 3, and this spec has 2"):
+        adopt(tmp_path, small("versions.1.train.epochs=2", **chain(3, 5, names=names)))
+    adopt(tmp_path, small(**chain(3, 5, 7, names=names)))
+
+
+@pytest.mark.parametrize("text", ["foo: 1", "versions: [3]", "versions: {a: 1}", "versions: [{model: mlp}]", b"\xff"])
+def test_a_spec_of_which_nothing_can_be_told_is_named(text: str | bytes, tmp_path: Path, small: Make) -> None:
+    (tmp_path / "spec.yaml").write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(InputError, match=r"spec\.yaml is not what a run was begun with: it lists no versions\."):
+        adopt(tmp_path, small())
+    assert RunFolder(tmp_path).stored() is None
 
 
 def test_a_folder_of_other_things_is_left_alone(tmp_path: Path, small: Make) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flipguard.releases import Listener, TrainSpec, train, train_on
-from flipguard.releases.job import Run
+from flipguard.releases.job import Job, Run
 from flipguard.releases.plan import TrainPlan, VersionPlan
 from flipguard.releases.recommended import AFTER_ANY, FIRST, HEIR, HEIR_OF_IMAGES, WAYS
 from flipguard.releases.resolved import resolve
@@ -25,6 +25,7 @@ TEXTS = {"name": "ag-news", "encode": {"words": 100, "length": 7}}
 
 
 NOWHERE = Path("no such folder")
+CHAIN = [{"name": name, "model": {"name": "mlp", "hidden": [n]}} for name, n in (("old", 5), ("new", 7), ("third", 11))]
 
 
 def run_of(spec: TrainSpec, folder: Path = NOWHERE) -> Run:
@@ -200,9 +201,7 @@ def test_a_version_that_names_no_method_needs_its_source_no_more(small: Make, fi
 def test_members_of_this_run_that_are_gone_are_not_trained_again(small: Make, finished: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(finished, run)
-    third = {"name": "third", "model": {"name": "mlp", "hidden": [11]}}
-    versions = [{"name": name, "model": {"name": "mlp", "hidden": [n]}} for name, n in (("old", 5), ("new", 7))]
-    spec = small(old=None, new=None, versions=[*versions, third], method=THREE)
+    spec = small(old=None, new=None, versions=CHAIN, method=THREE)
     assert names(spec, run) == ["elodi", "scion", "scion"]
     shutil.rmtree(run / "members")
     assert names(spec, run) == ["elodi", "scion", "graft"]
@@ -258,8 +257,10 @@ def test_what_is_wrong_is_said_of_what_the_user_wrote(small: Make) -> None:
         run_of(small(new={"model": {"name": "mlp"}, "method": {"name": "recommended", "k": 3}}))
     with pytest.raises(InputError, match=r"^new\.method\.ensemble has no meaning: graft is not held to one"):
         run_of(small(new={"model": {"name": "mlp"}, "method": THREE}))
-    with pytest.raises(InputError, match=r"^method\.ensemble has no meaning: the first version is there already"):
+    with pytest.raises(InputError, match=r"^method\.ensemble is for a first version .* and 'old' is not made by it"):
         run_of(small(old={"checkpoint": "a.safetensors", "model": "mlp"}, method=THREE))
+    with pytest.raises(InputError, match=r"^method\.ensemble .* and 'old' is not made by it"):
+        run_of(small("old.method=none", method=THREE))
     with pytest.raises(InputError, match=r"^new\.references is radial, and recommended chooses"):
         run_of(small("new.references=radial", method="recommended"))
     with pytest.raises(InputError, match=r"^train\.learning_rate"):
@@ -323,6 +324,97 @@ def test_a_pool_does_what_was_chosen_and_tells_it(small: Make, tmp_path: Path) -
     assert train(spec, tmp_path / "run").found
 
 
+def test_a_source_whose_version_has_another_name(small: Make, finished: Path, tmp_path: Path) -> None:
+    """What another run's members are counted for is a version of that run."""
+    versions = [
+        {"name": "january", "run": str(finished)},
+        {"name": "february", "model": {"name": "mlp", "hidden": [7]}},
+    ]
+    said: list[str] = []
+    spec = small(old=None, new=None, versions=versions, method="recommended")
+    train(spec, tmp_path / "run", listener=PlainProgress(said.append))
+    assert any("february: scion" in line for line in said)
+    assert not any("members" in line and "note" not in line for line in said)
+
+
+def test_another_run_at_the_same_place_is_noticed(small: Make, finished: Path, tmp_path: Path) -> None:
+    first = tmp_path / "first"
+    shutil.copytree(finished, first)
+    spec = small(old={"run": str(first)}, method="recommended")
+    train(spec, tmp_path / "second")
+    shutil.rmtree(tmp_path / "second/versions/new")
+    shutil.rmtree(first)
+    train(small(method=THREE, seed=7), first)
+    with pytest.raises(InputError, match=r"came from .*first, and that holds other weights"):
+        train(spec, tmp_path / "second")
+    # Whoever follows what is kept here of the first one cannot have its members.
+    third = small(
+        old=None,
+        new=None,
+        versions=[{"name": "old", "run": str(first)}, {"name": "third", "model": {"name": "mlp", "hidden": [11]}}],
+        method="recommended",
+    )
+    shutil.copytree(tmp_path / "second", tmp_path / "other")
+    (tmp_path / "other/spec.yaml").unlink()
+    assert names(third, tmp_path / "other") == [None, "graft"]
+
+
+def test_members_that_are_trained_again_are_told_of(small: Make, finished: Path, tmp_path: Path) -> None:
+    run, heard = tmp_path / "run", Notes()
+    shutil.copytree(finished, run)
+    shutil.rmtree(run / "versions/new")
+    shutil.rmtree(run / "members")
+    train(small(method=THREE), run, listener=heard)
+    assert heard.told == ["members that 'old' learned from are gone: they are trained again."]
+
+
+def test_what_is_repaired_counts_as_there(small: Make, finished: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    shutil.rmtree(next((run / "members").iterdir()))
+    spec = small(old=None, new=None, versions=CHAIN, method=THREE)
+    assert names(spec, run) == ["elodi", "scion", "graft"]
+    train(spec, run, repair=True)
+    assert names(spec, run) == ["elodi", "scion", "scion"]
+    assert len(list((run / "members").iterdir())) == 3
+
+
+def test_each_seed_tells_of_what_is_taken_for_it(small: Make, tmp_path: Path) -> None:
+    train(small("seed=[0,1]", method=THREE), tmp_path / "run")
+    shutil.rmtree(tmp_path / "run/seed_1/members")
+    spec, heard = small("seed=[0,1]", old=None, new=None, versions=CHAIN, method=THREE), Notes()
+    told = check(spec, tmp_path / "run").notes
+    assert ["scion" in text for text in told] == [True, False]
+    train(spec, tmp_path / "run", listener=heard)
+    assert heard.told == list(told)
+
+
+def test_a_version_s_own_data_decide(small: Make) -> None:
+    words = {"name": "ag-news", "encode": {"words": 100, "length": 7}}
+    new = {"model": {"name": "mlp"}, "data": words}
+    assert names(small(new=new, method="recommended")) == ["elodi", "heir"]
+
+
+def test_code_of_a_source_is_looked_at_only_where_it_is_trusted(small: Make, finished: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    spec = (run / "spec.yaml").read_text()
+    (run / "spec.yaml").write_text(spec.replace("name: mlp", "name: somewhere.of:theirs", 1))
+    assert "somewhere" in (run / "spec.yaml").read_text()
+    with pytest.raises(InputError, match=r"--trust"):
+        run_of(small(old={"run": str(run)}, method="recommended"))
+
+
+def test_data_are_loaded_once(small: Make, finished: Path) -> None:
+    runs = runs_of(small("seed=[0,1]", old={"run": str(finished)}, method="recommended"), NOWHERE)
+    assert len(runs[0].loaded) == 1
+    assert Job.of(runs[1], Listener()).loaded is runs[0].loaded
+    # For a hint nothing is.
+    hinted = run_of(small(old={"run": str(finished)}, method=None))
+    assert "takes scion" in hinted.notes[0]
+    assert hinted.loaded == {}
+
+
 def test_nothing_is_told_of_a_run_that_is_refused(small: Make, tmp_path: Path) -> None:
     train(small(), tmp_path / "run")
     heard = Notes()
@@ -352,7 +444,7 @@ def test_who_names_no_method_is_told_what_there_is(small: Make) -> None:
         assert run_of(small(method=None, **given)).notes == ()
 
 
-@pytest.mark.parametrize("last", [{"model": "mlp"}, {"name": "b", "model": "mlp"}])
+@pytest.mark.parametrize("last", [{"model": "mlp"}, {"name": "b", "model": "mlp"}, {"name": "v1.1", "model": "mlp"}])
 def test_what_one_is_told_to_write_can_be_written(small: Make, last: dict[str, str]) -> None:
     chain = {"data": TEXTS, "versions": [{"model": "mlp"}, last]}
     (text,) = run_of(parse_training_spec(chain)).notes

@@ -251,3 +251,26 @@ def test_an_inherited_ensemble_is_brought_and_not_trained_again(
     assert len(pool.pieces) == 1
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "art").rglob("member.*.safetensors")} == members
     assert (tmp_path / "run/versions/new/model.json").exists()
+
+
+def test_what_a_run_began_with_is_kept_with_its_artifacts(small: Callable[..., TrainSpec], tmp_path: Path) -> None:
+    """Another machine, or an empty folder, goes on with the methods that were recommended when it began."""
+    two = {"name": "recommended", "ensemble": {"members": 2}}
+    first, kept = tmp_path / "first", (tmp_path / "kept").as_uri()
+    train(small(method=two), first)
+    spec = small(old={"run": str(first)}, method="recommended", artifacts=kept)
+    train_on(Here, spec, tmp_path / "run")
+    shutil.rmtree(first / "members")
+    shutil.rmtree(tmp_path / "run")
+    assert train_on(Here, spec, tmp_path / "run").found
+    shutil.rmtree(first)
+    shutil.rmtree(tmp_path / "run")
+    assert train_on(Here, spec, tmp_path / "run").found
+
+
+def test_members_that_were_kept_elsewhere_are_inherited(small: Callable[..., TrainSpec], tmp_path: Path) -> None:
+    two, kept = {"name": "recommended", "ensemble": {"members": 2}}, (tmp_path / "kept").as_uri()
+    train_on(Here, small(method=two, members=f"{kept}/members", artifacts=f"{kept}/runs"), tmp_path / "run")
+    later = small(old={"run": str(tmp_path / "run/versions/old")}, method="recommended")
+    assert not train(later, tmp_path / "later").found
+    assert "name: scion" in (tmp_path / "later/spec.yaml").read_text()

@@ -438,3 +438,12 @@ def test_dropout_takes_networks_of_one_start_apart(finished: Path, tmp_path: Pat
 def test_a_version_cannot_come_from_its_own_run(source: str, finished: Path, small: Make) -> None:
     with pytest.raises(InputError, match="lies in this run's own folder"):
         train(small(old=str(finished / source)), finished)
+
+
+def test_a_network_that_is_the_old_one_again_is_told_of(finished: Path, small: Make, tmp_path: Path) -> None:
+    """The same network, data and seed: what looks like an update without a flip is none."""
+    first = train(small(), finished)
+    assert first.notes == ()
+    again = train(small(old={"run": str(finished)}), tmp_path / "again")
+    assert again.notes[0].startswith("'new' is 'old' to the bit: the same data, network, method and seed train ")
+    assert train(small(old={"run": str(finished)}, seed=3), tmp_path / "other").notes == ()

@@ -43,6 +43,7 @@ def test_the_first_version_has_nothing_to_break() -> None:
 
 def test_facts_are_shown_and_cannot_break_the_page() -> None:
     facts = {
+        "members": 1,
         "model": {"name": "mlp", "options": {"hidden": [32, 16]}},
         "method": {"name": "elodi | <img>", "parameters": {}},
         "seeds": {"initialisation": 3},
@@ -53,6 +54,8 @@ def test_facts_are_shown_and_cannot_break_the_page() -> None:
     assert "| model | <code>mlp; options (hidden 32, 16)</code> |" in card
     assert "elodi &#124; &#60;img&#62;" in card
     assert "parameters" not in card
+    assert "members" not in card
+    assert "| members | <code>3</code> |" in release_card("v", {"members": 3}, SECOND, {})
     assert "format" not in card
     assert "<b>" not in card
     assert "@all" not in card

@@ -130,6 +130,9 @@ def test_the_data_alone_from_a_spec_from_its_own_file_or_from_the_command_line(t
     plans = [read_data_plan(given) for given in ([str(whole)], [str(alone)], ["name=digits", "validation=7"])]
     assert plans[0] == plans[1] == plans[2]
     assert read_data_plan([str(whole), "validation=11"]).validation == 11
+    assert read_data_plan(["digits", "validation=7"]) == plans[0]
+    with pytest.raises(InputError, match=r"digits\.yaml cannot be read"):
+        read_data_plan(["digits.yaml"])
     with pytest.raises(InputError, match="'name' is missing"):
         read_data_plan(["validation=7"])
 

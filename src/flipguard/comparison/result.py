@@ -21,6 +21,15 @@ class Figure(_Record):
     def __float__(self) -> float:
         return float("nan") if self.value is None else self.value
 
+    def __str__(self) -> str:
+        """As it is printed.
+
+        >>> print(Figure(value=5 / 897, low=0.00181, high=0.01296))
+        0.005574 [0.00181, 0.01296]
+        """
+        value, low, high = ("–" if one is None else f"{one:.4g}" for one in (self.value, self.low, self.high))
+        return value if self.low is None and self.high is None else f"{value} [{low}, {high}]"
+
 
 OptionalFigure = Figure | None
 

@@ -362,6 +362,12 @@ def _noise(prepared: Prepared, options: Options, labelled: int) -> Any:
     if not options.noise:
         return None
     copies = [_named(source, f"noise {i + 1}") for i, source in enumerate(options.noise)]
+    for copy in copies:
+        if _same_rows(copy, prepared.old):
+            raise InputError(
+                f"--noise {copy.name} is what the old model itself said, which is no noise: give the predictions of "
+                "retrained copies of it."
+            )
     return noise_floor(
         prepared.sources,
         copies,
@@ -370,6 +376,13 @@ def _noise(prepared: Prepared, options: Options, labelled: int) -> Any:
         labelled=labelled,
         confidence=options.confidence,
     )
+
+
+def _same_rows(one: Predictions, other: Predictions) -> bool:
+    """Whether two are the same files, or the same table."""
+    if isinstance(one.source, tuple) or isinstance(other.source, tuple):
+        return one.source == other.source
+    return one.classes == other.classes and bool(one.source.equals(other.source))
 
 
 def samples_to_significance(found: Mapping[str, Any], options: Options) -> int | None:

@@ -39,16 +39,29 @@ def settled_vocabulary(
 
 
 def _stray_predictions(sides: list[Side]) -> list[str]:
-    """Predicted names that nothing else knows: no label, no class list, not the other model. Perhaps misspelt."""
+    """Predicted names that nothing else knows: no label, no class list, not the other model. Perhaps misspelt.
+
+    Where there are labels and every name is such a one, nothing could be right.
+    """
     notes = []
     for side, other in (sides, sides[::-1]):
         if side.classes is not None or side.predictions is None:
             continue
         known = {*(side.labels or ()), *(other.labels or ()), *(other.predictions or ()), *(other.classes or ())}
         stray = sorted(set(side.predictions) - known)
+        if len(stray) == len(set(side.predictions)) and (side.labels or other.labels):
+            label = sorted({*(side.labels or ()), *(other.labels or ())})[0]
+            raise InputError(
+                f"{side.name} predicts '{stray[0]}'{_and_others(len(stray) - 1)}, and none of that is a label (such as "
+                f"'{label}') or a class of the other model: write predictions as the labels are written."
+            )
         if stray and known:
             notes.append(f"{side.name} predicts '{stray[0]}', which is no label and no class of the other model.")
     return notes
+
+
+def _and_others(number: int) -> str:
+    return f" and {number} other class{'es' if number > 1 else ''}" if number else ""
 
 
 def _observed(connection: duckdb.DuckDBPyConnection, predictions: Predictions, view: str, side: Side) -> Side:

@@ -14,9 +14,9 @@ from flipguard.releases.recommended import FIRST, WAYS, Way, shows_images, shows
 from flipguard.releases.resolved import data_of, listed, recipe_of, resolve
 from flipguard.types import InputError
 
-Left = Callable[[TrainSpec], bool | None]
+Left = Callable[[TrainSpec, bool], bool | None]
 """Whether members are left that the last of these versions, which are resolved, learned from; None: it learned from
-none."""
+none. The second says whether to look, or to take them to be there."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def chosen(spec: TrainSpec, begun: Mapping[str, MethodPlan], left: Left) -> Chos
         found = begun.get(str(version.name))
         way = next((way for way in WAYS if found is not None and way.is_of(found)), None)
         if way is None:
-            way = way_after(left(_resolved(spec, versions)), data) if versions else FIRST
+            way = way_after(left(_resolved(spec, versions), True), data) if versions else FIRST
         if version.method is not None and plan.ensemble is not None and way is not FIRST:
             raise InputError(f"{method_place}.ensemble has no meaning: {way.name} is not held to one of its own kind.")
         versions.append(_by(way, version, plan, spec.train))
@@ -53,7 +53,10 @@ def chosen(spec: TrainSpec, begun: Mapping[str, MethodPlan], left: Left) -> Chos
             epochs = versions[-1].train.epochs if versions[-1].train is not None else spec.train.epochs
             notes.append(_told(f"'{version.name}' is made by {way.name}, {epochs} epochs", way, data))
     if spec.method.ensemble is not None and spec.method.name == RECOMMENDED and not _first_is_open(spec):
-        raise InputError("method.ensemble has no meaning: the first version is there already, and elodi makes none.")
+        raise InputError(
+            f"method.ensemble is for a first version that recommended makes, by elodi, and '{every[0][1].name}' is not "
+            "made by it: leave it out."
+        )
     return Chosen(_with(spec, versions), tuple(notes))
 
 
@@ -120,8 +123,10 @@ def _hint(spec: TrainSpec, begun: Mapping[str, MethodPlan], left: Left) -> tuple
     # What is wrong with the spec, or with where it looks, is said by those who need it.
     with suppress(InputError):
         data = data_of(spec, last)
-        way = way_after(left(_resolved(spec, versions[:-1])), data)
-        key = every[-1][0] if spec.versions is None or spec.versions[-1].name is None else f"versions.{last.name}"
+        way = way_after(left(_resolved(spec, versions[:-1]), False), data)
+        place = every[-1][0]
+        named = spec.versions is not None and spec.versions[-1].name is not None and "." not in str(last.name)
+        key = f"versions.{last.name}" if named else place
         alone = f"'{last.name}' is trained without regard to '{versions[-2].name}'"
         return (_told(f"{alone}. {key}.method=recommended takes {way.name}", way, data),)
     return ()

@@ -122,14 +122,16 @@ class RunFolder:
         """Hold a resolved spec against the one that is there: versions may be added at the end."""
         path = self.path / SPEC
         if path.exists():
-            self._check_same(_completed(parse_yaml(path.read_text(encoding="utf-8"), str(path))), spec)
+            self._check_same(_completed(_begun(path)), spec)
         elif self.path.is_dir() and any(entry.name != LOCK for entry in self.path.iterdir()):
             raise InputError(f"{self.path} holds other things and no {SPEC}: give an empty folder as --out.")
 
     def _check_same(self, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
         old, new = deciding(there), deciding(here)
         names = {version["name"] for version in there.get("versions", [])}
-        added = {key for key in new if key.startswith("versions.") and key.split(".")[1] not in names}
+        added = deciding(
+            {"versions": [version for version in here.get("versions", []) if version["name"] not in names]}
+        )
         order = [version["name"] for version in here.get("versions", [])]
         if [name for name in order if name in names] != order[: len(names)]:
             late = next(name for name, kept in zip(order, there["versions"], strict=False) if name != kept["name"])
@@ -149,14 +151,14 @@ class RunFolder:
         path = self.path / SPEC
         if not path.exists():
             return False
-        return deciding(_completed(parse_yaml(path.read_text(encoding="utf-8"), str(path)))) == deciding(spec)
+        return deciding(_completed(_begun(path))) == deciding(spec)
 
     def stored(self) -> TrainSpec | None:
         """The spec that the folder's run was begun with, as far as it can be read."""
         path = self.path / SPEC
         try:
-            return TrainSpec.model_validate(parse_yaml(path.read_text(encoding="utf-8"), str(path)), strict=True)
-        except (OSError, UnicodeDecodeError, ValidationError, InputError):
+            return TrainSpec.model_validate(_begun(path), strict=True)
+        except (OSError, ValidationError, InputError):
             return None
 
     def note(self, facts: Mapping[str, Any]) -> None:
@@ -176,6 +178,17 @@ def _lock(file: TextIO, deadline: float) -> None:
             if time.monotonic() >= deadline:
                 raise
             time.sleep(0.2)
+
+
+def _begun(path: Path) -> dict[str, Any]:
+    """What a run was begun with, as it stands in its folder: a mapping with versions that have names."""
+    try:
+        found = parse_yaml(path.read_text(encoding="utf-8"), str(path))
+        if all("name" in version for version in found["versions"]):
+            return dict(found)
+    except (UnicodeDecodeError, KeyError, TypeError):
+        pass
+    raise InputError(f"{path} is not what a run was begun with: it lists no versions. Bring it back.")
 
 
 def _completed(stored: Any) -> Mapping[str, Any]:
@@ -293,11 +306,7 @@ def version_home(path: Path, version: str | None = None) -> Path:
         inner = sorted(entry.parent.name for entry in path.glob(f"*/{SPEC}"))
         hint = f"it holds the runs {', '.join(inner)}: name one of them" if inner else f"it has no {SPEC}"
         raise InputError(f"{path} is no run folder: {hint}.")
-    spec = parse_yaml((path / SPEC).read_text(encoding="utf-8"), str(path / SPEC))
-    try:
-        names = [str(each["name"]) for each in spec["versions"]]
-    except (KeyError, TypeError) as error:
-        raise InputError(f"{path / SPEC} is not what a run was begun with: it lists no versions.") from error
+    names = [str(each["name"]) for each in _begun(path / SPEC)["versions"]]
     finished = [name for name in names if (path / "versions" / name / CARD).is_file()]
     if version is None and finished:
         version = finished[-1]

@@ -26,6 +26,7 @@ from flipguard.releases.resolved import data_of, resolve
 from flipguard.releases.trust import check_spec
 from flipguard.releases.version import help_make, keep_earlier, keep_predictions, make_version
 from flipguard.training.distributed import wait_for
+from flipguard.training.storage import is_address
 from flipguard.types import InputError
 
 
@@ -36,6 +37,8 @@ class Run:
     spec: TrainSpec
     folder: RunFolder
     notes: tuple[str, ...] = ()
+    loaded: dict[str, DataSet] = field(default_factory=dict, compare=False)
+    """Data that were looked at on the way, which are not to be loaded again."""
 
 
 class _NotTold(InputError):
@@ -71,7 +74,7 @@ class Job:
     def of(
         cls, run: Run, listener: Listener, device: str | None = None, trust: bool = False, repair: bool = False
     ) -> "Job":
-        return cls(run.spec, run.folder, listener, device, trust, repair, notes=run.notes)
+        return cls(run.spec, run.folder, listener, device, trust, repair, loaded=run.loaded, notes=run.notes)
 
     @property
     def versions(self) -> list[VersionPlan]:
@@ -159,7 +162,12 @@ class Job:
     def _heritage(self, before: VersionPlan, device: str, *, trained: bool) -> list[Release]:
         """The ensemble that a version learned from: of this run, or of the run that it comes from."""
         if before.run is None:
-            return learned_from(self.task(before, [], device), trained=trained)
+            task = self.task(before, [], device)
+            if trained and self.is_done(before) and not members_are_there(task):
+                self.listener.note(f"members that '{before.name}' learned from are gone: they are trained again.")
+            return learned_from(task, trained=trained)
+        if self.is_done(before):
+            self._check_source(before)
         there, version = self._whence(before.run)
         return there.left_by(version, device, trained=trained)
 
@@ -167,37 +175,45 @@ class Job:
         """Another run, and which of its versions a version of this one is."""
         home = version_home(Path(run)).resolve()
         folder = RunFolder(home.parent.parent)
-        there = Job(_begun_with(folder), folder, self.listener, self.device, self.trust, loaded=self.loaded)
+        spec = _begun_with(folder)
+        if spec.members is not None and is_address(spec.members):
+            # What machines kept elsewhere was brought into the folder in the end.
+            spec = spec.model_copy(update={"members": None})
+        # Another run's versions have names of their own, of which this one's listener knows nothing.
+        there = Job(spec, folder, Listener(), self.device, self.trust, loaded=self.loaded)
         check_spec(there.spec, trust=self.trust)
         version = next((one for one in there.versions if one.name == home.name), None)
         if version is None or home.parent.name != "versions":
             raise _NotTold(f"references: ensemble: '{home.name}' of {folder.path} did not learn from an ensemble.")
         return there, version
 
-    def members_left(self, version: VersionPlan) -> bool | None:
+    def members_left(self, version: VersionPlan, *, look: bool = True) -> bool | None:
         """Whether the members are to be had that a version learned from; None where none are known of.
 
-        Those of a version of this run that is still to be trained will be there.
+        Those of a version of this run that is still to be trained, or to be repaired, will be there. Without a `look`
+        what there should be is taken to be there.
         """
         source = source_of(self.versions, self._place_of(version))
         if source.run is None:
             if not has_heritage(source):
                 return None
-            return not self.is_done(source) or members_are_there(self.task(source, [], "cpu"))
+            to_come = not self.is_done(source) or self.repair
+            return to_come or not look or members_are_there(self.task(source, [], "cpu"))
         try:
             there, inner = self._whence(source.run)
         except _NotTold:
             return None
         # What that run says of its own sources is for this one to know, not for its user.
         with suppress(InputError):
-            return there.members_left(inner)
+            if look and self.is_done(source):
+                self._check_source(source)
+            return there.members_left(inner, look=look)
         return False
 
     def left_by(self, version: VersionPlan, device: str, *, trained: bool) -> list[Release]:
         """The ensemble that a version of this run learned from, for another run: here nothing is trained any more."""
         source = source_of(self.versions, self._place_of(version))
         if source.run is not None:
-            self._check_source(source)
             return self._heritage(source, device, trained=trained)
         if not has_heritage(source):
             raise InputError(

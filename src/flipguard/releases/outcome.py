@@ -1,13 +1,17 @@
 """What a run comes to: every later version against every earlier one, and the gate's verdict on the last update."""
 
 import json
+import os
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from flipguard.comparison import Comparison, GateSettings, Matrix, compare, matrix
 from flipguard.predictions import Predictions, read_predictions
-from flipguard.releases.folder import EARLIER, PREDICTIONS, RunFolder, write_json
+from flipguard.releases.folder import EARLIER, MODEL, PREDICTIONS, RunFolder, write_json
+
+_BLOCK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,13 @@ def conclude(folder: RunFolder, names: list[str], gate: GateSettings | None, *, 
     """Compare what the versions said of the test part, and write comparison.json and, for a chain, matrix.json."""
     there = [name for name in names if _test_file(folder, name).exists()]
     missing = (name for name in names if name not in there)
-    notes = tuple(f"'{name}' has no predictions on the test part, so it is not compared." for name in missing)
+    notes = [f"'{name}' has no predictions on the test part, so it is not compared." for name in missing]
+    notes += [
+        f"'{after}' is '{before}' to the bit: the same data, network, method and seed train the same network. Give "
+        "another seed."
+        for before, after in pairwise(names)
+        if _same_weights(folder.version(before) / MODEL, folder.version(after) / MODEL)
+    ]
     last = len(there) - 1
     compared = []
     for new in range(1, len(there)):
@@ -65,7 +75,24 @@ def conclude(folder: RunFolder, names: list[str], gate: GateSettings | None, *, 
     write_json(folder.path / "comparison.json", [json.loads(one.model_dump_json()) for one in compared])
     if chain is not None:
         write_json(folder.path / "matrix.json", json.loads(chain.model_dump_json()))
-    return Outcome(folder.path, tuple(names), tuple(compared), chain, found, notes)
+    return Outcome(folder.path, tuple(names), tuple(compared), chain, found, tuple(notes))
+
+
+def _same_weights(one: Path, other: Path) -> bool:
+    """Whether two safetensors files hold the same bytes behind their headers, which tell of more than weights."""
+    if not (one.exists() and other.exists()):
+        return False
+    with one.open("rb") as mine, other.open("rb") as theirs:
+        sizes = []
+        for file in (mine, theirs):
+            file.seek(8 + int.from_bytes(file.read(8), "little"))
+            sizes.append(os.fstat(file.fileno()).st_size - file.tell())
+        if sizes[0] != sizes[1]:
+            return False
+        while block := mine.read(_BLOCK):
+            if block != theirs.read(_BLOCK):
+                return False
+        return sizes[0] > 0
 
 
 def _test_file(folder: RunFolder, name: str) -> Path:

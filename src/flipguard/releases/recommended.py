@@ -59,7 +59,7 @@ def _can_settle(plain: TrainPlan) -> bool:
 
 FIRST = Way(
     "elodi",
-    "held to an ensemble of its own kind, eight members for 12 to 15 trainings, which the updates after it inherit",
+    "held to an ensemble of its own kind, which the updates after it inherit; eight members make it 12 to 15 trainings",
     {"alpha": 0.9},
 )
 HEIR_OF_IMAGES = Way(

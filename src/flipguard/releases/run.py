@@ -1,9 +1,12 @@
 """From a spec to run folders: what is to be trained, checked before anything is, and trained to its end."""
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+from flipguard.data import DataSet
 from flipguard.releases.chosen import chosen
 from flipguard.releases.folder import RunFolder
 from flipguard.releases.job import Job, Run
@@ -12,9 +15,12 @@ from flipguard.releases.outcome import Outcome, conclude
 from flipguard.releases.plan import TrainSpec
 from flipguard.releases.repair import repairable
 from flipguard.releases.resolved import as_dict, resolve
+from flipguard.releases.trust import check_spec
 from flipguard.training.distributed import POLL_SECONDS
 from flipguard.training.distributed import place as team_place
 from flipguard.types import InputError
+
+Stored = Callable[[RunFolder], TrainSpec | None]
 
 
 def train(
@@ -39,8 +45,13 @@ def train(
     listener = listener or Listener()
     if spec.artifacts is not None:
         raise InputError("artifacts is where the machines of a cluster keep their work: give --on, or leave it out.")
-    jobs = [Job.of(run, listener, device, trust, repair) for run in runs_of(spec, Path(out), trust=trust)]
-    runs = [train_one(job) if leads() else _follow(job) for job in jobs]
+    planned = runs_of(spec, Path(out), trust=trust, repair=repair)
+    told: set[str] = set()
+    runs = []
+    for job in (Job.of(run, listener, device, trust, repair) for run in planned):
+        job.notes = tuple(text for text in job.notes if text not in told)
+        runs.append(train_one(job) if leads() else _follow(job))
+        told |= set() if runs[-1].found else set(job.notes)
     if not isinstance(spec.seed, list):
         return runs[0]
     return Outcome(Path(out), runs[0].versions, found=all(run.found for run in runs), runs=tuple(runs))
@@ -57,38 +68,45 @@ def alone() -> bool:
 
 
 def check(spec: TrainSpec, out: str | Path, *, device: str | None = None, trust: bool = False) -> Run:
-    """Everything that `train` checks before it trains; nothing is written. Returns the run, that of the first seed."""
+    """Everything that `train` checks before it trains; nothing is written.
+
+    Returns the run, of several that of the first seed, with what is told of any of them.
+    """
     runs = runs_of(spec, Path(out), trust=trust)
     for run in runs:
         job = Job.of(run, Listener(), device, trust)
         job.check_sources()
         job.folder.check(as_dict(job.spec))
         job.rehearse()
-    return runs[0]
+    return replace(runs[0], notes=tuple(dict.fromkeys(text for run in runs for text in run.notes)))
 
 
-def runs_of(spec: TrainSpec, out: Path, *, trust: bool = False) -> list[Run]:
-    """A run for each seed; what is told of all of them is told of the first."""
+def runs_of(
+    spec: TrainSpec, out: Path, *, trust: bool = False, repair: bool = False, stored: Stored = RunFolder.stored
+) -> list[Run]:
+    """A run for each seed; `stored` is what its folder was begun with, where that is not in the folder itself yet."""
+    plan = partial(_run_of, trust=trust, repair=repair, stored=stored, loaded={})
     if not isinstance(spec.seed, list):
-        return [_run_of(spec, RunFolder(out), trust)]
+        return [plan(spec, RunFolder(out))]
     each = [spec.model_copy(update={"seed": seed}) for seed in spec.seed]
-    runs = [_run_of(one, RunFolder(out / f"seed_{one.seed}"), trust) for one in each]
-    return [runs[0], *(replace(run, notes=()) for run in runs[1:])]
+    return [plan(one, RunFolder(out / f"seed_{one.seed}")) for one in each]
 
 
-def _run_of(spec: TrainSpec, folder: RunFolder, trust: bool) -> Run:
-    stored = folder.stored()
-    begun = {str(one.name): one.method for one in (stored.versions or [] if stored else []) if one.method is not None}
+def _run_of(
+    spec: TrainSpec, folder: RunFolder, *, trust: bool, repair: bool, stored: Stored, loaded: dict[str, DataSet]
+) -> Run:
+    def left(before: TrainSpec, look: bool) -> bool | None:
+        check_spec(before, trust=trust)
+        job = Job(before, folder, Listener(), "cpu", trust, repair, loaded=loaded)
+        return job.members_left(job.versions[-1], look=look)
 
-    def left(before: TrainSpec) -> bool | None:
-        job = Job(before, folder, Listener(), "cpu", trust)
-        return job.members_left(job.versions[-1])
-
-    found = chosen(spec, begun, left)
-    return Run(resolve(found.spec), folder, found.notes)
+    begun = stored(folder)
+    versions = begun.versions or [] if begun is not None else []
+    found = chosen(spec, {str(one.name): one.method for one in versions if one.method is not None}, left)
+    return Run(resolve(found.spec), folder, found.notes, loaded)
 
 
-def train_one(job: "Job", *, patience: float = 0.0) -> Outcome:
+def train_one(job: Job, *, patience: float = 0.0) -> Outcome:
     """A run over one seed to its end."""
     folder, resolved, listener = job.folder, as_dict(job.spec), job.listener
     job.check_sources()
@@ -98,14 +116,15 @@ def train_one(job: "Job", *, patience: float = 0.0) -> Outcome:
             job.clear_damage()
         found = not job.lost and all(job.is_done(version) for version in job.versions)
         if not found:
+            # Before what may be wrong with them, so that nobody wonders who named such a method.
+            for text in job.notes:
+                listener.note(text)
             job.check_data(folder.facts().get("data", {}))
             job.rehearse()
         # Only now: a spec that cannot work must not keep the folder from the one that is put right.
         folder.adopt(resolved)
         listener.run_begins(str(folder.path), resolved)
         if not found:
-            for text in job.notes:
-                listener.note(text)
             job.work()
         outcome = conclude(folder, [str(version.name) for version in job.versions], job.spec.gate, found=found)
         for text in outcome.notes:
@@ -113,7 +132,7 @@ def train_one(job: "Job", *, patience: float = 0.0) -> Outcome:
     return outcome
 
 
-def _follow(job: "Job") -> Outcome:
+def _follow(job: Job) -> Outcome:
     """Train along with the first process, once that has found everything in order."""
     job.listener, resolved = Listener(), as_dict(job.spec)
     while not job.folder.holds(resolved):

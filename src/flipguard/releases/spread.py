@@ -1,13 +1,13 @@
 """A spec trained wherever a pool reaches: members and seeds are independent pieces of work, watched in one place."""
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from flipguard.data import DataSet
-from flipguard.releases.folder import SPEC, STATE
+from flipguard.releases.folder import SPEC, STATE, RunFolder
 from flipguard.releases.heritage import inherited_from
 from flipguard.releases.job import Job
 from flipguard.releases.listener import Listener
@@ -24,7 +24,7 @@ from flipguard.training.kept import put_folder
 from flipguard.training.members import MEMBER, clear_damaged_member, member_homes
 from flipguard.training.pool import Event, Piece, Pool, Resources
 from flipguard.training.storage import Storage, is_address, joined
-from flipguard.types import InputError
+from flipguard.types import DamagedFile, InputError
 
 LINGER_SECONDS = 20.0
 """How long a folder is waited for whose last driver has just died, and whose workers are about to follow."""
@@ -76,13 +76,10 @@ class _Spread:
         self, spec: TrainSpec, out: Path, listener: Listener, device: str | None, trust: bool, repair: bool
     ) -> None:
         self._spec, self._out, self._listener, self._device = spec, out, listener, device
-        loaded: dict[str, DataSet] = {}
+        runs = runs_of(spec, out, trust=trust, repair=repair, stored=self._stored)
         # Checked on the CPU: this machine may lack the GPUs that the others have.
-        self._jobs = [
-            replace(Job.of(run, Listener(), "cpu", trust, repair), loaded=loaded)
-            for run in runs_of(spec, out, trust=trust)
-        ]
-        self._data = loaded
+        self._jobs = [Job.of(run, Listener(), "cpu", trust, repair) for run in runs]
+        self._data = runs[0].loaded
         self._told: list[_Told] = []
         self._runs: dict[str, Job] = {}
         self._members: dict[Path, list[str]] = {}
@@ -103,7 +100,7 @@ class _Spread:
                         continue
                 locks.enter_context(job.folder.held())
                 if job.repair:
-                    self._repair(self._place(job), {SPEC: as_yaml(as_dict(job.spec))}, marked=True)
+                    self._repair(self._place(job.folder), {SPEC: as_yaml(as_dict(job.spec))}, marked=True)
                 self._bring(job)
                 self._found[number] = all(map(job.is_done, job.versions)) and not job.repair
             yield
@@ -114,7 +111,7 @@ class _Spread:
 
     def _bring(self, job: Job) -> None:
         """What is kept of a run into its folder; of a run that was begun in the folder, the other way."""
-        storage, folder = Storage(self._place(job)), job.folder.path
+        storage, folder = Storage(self._place(job.folder)), job.folder.path
         files = storage.fetch(folder)
         if not files and any(entry.name != "lock" for entry in folder.iterdir()):
             put_folder(storage, folder, without="members")
@@ -126,11 +123,21 @@ class _Spread:
             if files and state.relative_to(folder).as_posix() not in files:
                 state.unlink()
 
-    def _place(self, job: Job) -> str:
+    def _stored(self, folder: RunFolder) -> TrainSpec | None:
+        """What a run was begun with: as its folder has it, or the address where it is kept."""
+        address = self._spec.artifacts
+        if address is None or not is_address(address) or folder.stored() is not None:
+            return folder.stored()
+        with TemporaryDirectory() as home, suppress(DamagedFile):
+            Storage(self._place(folder)).fetch(Path(home), only={SPEC})
+            return RunFolder(Path(home)).stored()
+        return None
+
+    def _place(self, folder: RunFolder) -> str:
         """Where a run is kept: its folder, or a place of the folder's name at the artifacts' address."""
         if self._spec.artifacts is None:
-            return str(job.folder.path.resolve())
-        below = job.folder.path.relative_to(self._out).parts
+            return str(folder.path.resolve())
+        below = folder.path.relative_to(self._out).parts
         return joined(self._spec.artifacts, self._out.resolve().name, *below)
 
     def pieces(self) -> list[Piece]:
@@ -208,7 +215,7 @@ class _Spread:
             max((each.cpus for each, _ in needs), default=1.0), max((each.gpus for each, _ in needs), default=0.0)
         )
         device = self._device or ("cuda" if resources.gpus else "cpu")
-        place = self._place(job)
+        place = self._place(job.folder)
         spec = job.spec.model_dump(mode="json", exclude_none=True, exclude_unset=True)
         settings = {**self._settings, "device": device}
         arguments = (spec, place, self._members.get(job.folder.path, []), settings)
@@ -228,7 +235,8 @@ class _Spread:
             described = as_dict(job.spec)
             versions += [{**one, "name": self._label(job, one["name"])} for one in described["versions"]]
         self._listener.run_begins(str(self._out), {**as_dict(self._jobs[0].spec), "versions": versions})
-        for text in self._jobs[0].notes:
+        to_do = [job for job, found in zip(self._jobs, self._found, strict=True) if not found]
+        for text in dict.fromkeys(text for job in to_do for text in job.notes):
             self._listener.note(text)
         for told in self._told:
             if told.places:

@@ -87,7 +87,8 @@ def _row(version: str, comparison: Comparison) -> Sequence[str]:
 def _facts(facts: Mapping[str, Any]) -> Iterator[Sequence[str]]:
     for name in _SHOWN:
         value = facts.get(name)
-        if value not in _EMPTY:
+        # One network is what a release is, unless it says more.
+        if value not in _EMPTY and (name, value) != ("members", 1):
             yield name, code(_line(value), 400)
     classes = facts.get("classes")
     if isinstance(classes, Sequence) and not isinstance(classes, str):

@@ -1,5 +1,6 @@
 """The training spec: YAML and `key=value` in, a checked `TrainSpec` out; what is wrong is said in one line."""
 
+import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -58,12 +59,14 @@ def parse_as(kind: type[Spec], raw: Mapping[str, Any], source: str) -> Spec:
 
 
 def read_data_plan(given: Sequence[str]) -> DataPlan:
-    """The data of a spec file, with `key=value` changes laid over it; without a file, of the changes alone."""
+    """The data of a spec file, or a data set's name, with `key=value` changes laid over; or the changes alone."""
     files, changes = [name for name in given if "=" not in name], [name for name in given if "=" in name]
     if len(files) > 1:
         raise InputError(f"--data takes one spec and key=value, not {' and '.join(files)}.")
     raw: Any = {}
-    if files:
+    if files and re.fullmatch(r"[a-z0-9-]+", files[0]) and not Path(files[0]).exists():
+        raw = files[0]
+    elif files:
         path = Path(files[0])
         found = parse_yaml(_text(path), path.name)
         raw = found.get("data", found) if isinstance(found, dict) else found

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -112,10 +112,11 @@ class Storage:
             return b""
         return content
 
-    def fetch(self, folder: Path) -> Files:
-        """Bring every file that is not here already, each checked against its checksum."""
+    def fetch(self, folder: Path, *, only: Collection[str] | None = None) -> Files:
+        """Bring every file that is not here already, or some `only`, each checked against its checksum."""
         for attempt in range(5):
             number, files = self.index()
+            files = files if only is None else {name: facts for name, facts in files.items() if name in only}
             try:
                 for name, facts in files.items():
                     self._fetch_one(name, facts, folder)
