@@ -65,6 +65,34 @@ def test_how_long_is_long_enough_in_words_is_its_record() -> None:
     assert f"(the twelve new ones lie between {ends[1].min():.1f} and {ends[1].max():.1f})" in text
 
 
+def test_how_long_is_long_enough_elsewhere_is_its_record() -> None:
+    text = section("How long is long enough")
+    names = (("CLINC-150", "clinc_schedule"), ("digits", "digits_schedule"))
+    measured = {data: rows_of(name) for data, name in names}
+    made = []
+    for data, pair in measured.items():
+        for row, what in zip(pair, ("as in its tables", "four times as many"), strict=True):
+            errors = f"{mean(row, 'error_rate_old')} | {mean(row, ERROR)} | {mean(row, RELATIVE, 1)}"
+            made.append(f"| {data}, {what} | {row.name.removeprefix('epochs_')} | {errors} | {len(row.seeds)} |")
+    assert [line for line in text.splitlines() if line.startswith(("| CLINC-150", "| digits"))] == made
+
+    def apart(data: str, figure: str) -> float:
+        short, long = measured[data]
+        return percent(long, figure)[0] - percent(short, figure)[0]
+
+    plain = read_bench(ROOT / "recipes" / "bench" / "clinc_methods.yaml").train.epochs
+    assert [row.name for row in measured["CLINC-150"]] == [f"epochs_{plain}", f"epochs_{4 * plain}"]
+    old, new = (
+        f"{apart('CLINC-150', figure):.2f}{points}, {word}p = {chance(*measured['CLINC-150'], figure)}"
+        for figure, points, word in (("error_rate_old", " points", "paired "), (ERROR, "", ""))
+    )
+    assert f"of the old network ({old}) and of the new one ({new}), which overfit" in text
+    assert min(apart("CLINC-150", figure) for figure in ("error_rate_old", ERROR)) > 0
+    left = [-apart("digits", figure) for figure in (ERROR, "error_rate_old")]
+    assert f"within two points of it ({left[0]:.2f} above), the old one by a hair not ({left[1]:.2f})." in text
+    assert left[0] < 2 < left[1]
+
+
 def test_what_counts_at_64_epochs_is_its_record(rows: dict[str, Row], before: dict[str, Row]) -> None:
     spec = read_bench(ROOT / "recipes" / "bench" / "cifar100_long.yaml")
     text = section(LONG)
