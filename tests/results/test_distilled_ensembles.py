@@ -126,3 +126,68 @@ def test_corrupted_images_in_words_are_their_runs() -> None:
     assert f"({100 * mean(ours, ece):.1f} and {100 * mean(plain, ece):.1f}, p = {chance(plain, ece)})" in text
     more = 100 * (mean(ours, error) - mean(plain, error))
     assert f"{more:.1f} points more error (p = {chance(plain, error)})" in text
+
+
+def test_ten_further_seeds_in_words_are_their_runs() -> None:
+    name, heading = (
+        "cifar100_few_confirmed",
+        "LatentBE with TDiv-SDiv beside plain distillation, ten seeds of their own",
+    )
+    runs = pq.read_table(ROOT / "results" / "bench" / name / "runs.parquet").to_pandas()
+    error, nll, ece = figures = ["error_rate_new", "nll_new", "ece_new"]
+    whole, corrupted = (
+        runs[runs["part"] == part].groupby(["row", "seed"])[[*figures, "training_cost"]].mean()
+        for part in ("test", "corrupted")
+    )
+    text, lines = section(heading), told(section(heading))
+    assert list(lines) == ["none", "kd", "latent_be_tdiv_sdiv", "paragon"]
+    for row, cells in lines.items():
+        assert list(whole.loc[row].index) == list(corrupted.loc[row].index) == list(range(7, 17))
+        means = [part.loc[row][figures].mean() for part in (whole, corrupted)]
+        made = [[f"{100 * mean[error]:.2f}", f"{mean[nll]:.3f}", f"{100 * mean[ece]:.2f}"] for mean in means]
+        assert cells[:7] == [*made[0], *made[1], f"{whole.loc[row]['training_cost'].mean():.1f}"]
+
+    def apart(part: pd.DataFrame, figure: str, scale: float = 1.0) -> tuple[float, float, float, float, int]:
+        """How much higher than KD: the mean, its 95 % interval by Student's t, p, and in how many seeds it is lower."""
+        ours, theirs = (part.loc[row][figure] for row in ("latent_be_tdiv_sdiv", "kd"))
+        more = scale * (ours - theirs)
+        half = 2.2622 * more.std(ddof=1) / np.sqrt(len(more))
+        p = paired_p(ours.to_dict(), theirs.to_dict())
+        assert p is not None
+        return more.mean(), more.mean() - half, more.mean() + half, p, int((more < 0).sum())
+
+    mean, low, high, p, seeds = apart(corrupted, nll)
+    less, least, most, chance, each = apart(corrupted, ece, 100)
+    assert seeds == each == 10
+    assert max(p, chance) < 0.001
+    assert f"(by {-mean:.3f}, 95 %: {-high:.3f} to {-low:.3f}, and by {-less:.1f} points, {-most:.1f} to" in text
+    assert f"to {-least:.1f}; p < 0.001 for both)" in text
+    mean, _, high, p, _ = apart(corrupted, error, 100)
+    assert f"the error is {-mean:.2f} points lower (p = {p:.3f})" in text
+    mean, low, high, p, seeds = apart(whole, nll)
+    assert f"{-mean:.3f} lower (95 %: {-high:.3f} to {-low:.3f}; p = {p:.2f}), in nine seeds of ten" in text
+    assert seeds == 9
+    mean, _, _, p, _ = apart(whole, ece, 100)
+    assert f"ECE is {-mean:.1f} points lower, which ten seeds do not quite show (p = {p:.2f})" in text
+    mean, low, high, p, _ = apart(whole, error, 100)
+    assert f"({mean:.1f} points higher, p = {p:.2f}; 95 %: {-low:.1f} lower to {high:.1f} higher)" in text
+
+    ours, theirs, papers = [], [], [lines[row][7] for row in ("kd", "latent_be_tdiv_sdiv")]
+    for place, part in enumerate((whole, corrupted)):
+        kd, mine = (part.loc[row][nll].mean() for row in ("kd", "latent_be_tdiv_sdiv"))
+        ours.append(100 * (kd - mine) / kd)
+        kd, mine = (float(each.split(";")[place].split(",")[1]) for each in papers)
+        theirs.append(100 * (kd - mine) / kd)
+    assert f"NLL is {theirs[0]:.0f} % below KD's, ours {ours[0]:.1f} %" in text
+    assert f"on corrupted images {theirs[1]:.0f} and {ours[1]:.1f} %." in text
+    costs = [whole.loc[row]["training_cost"].mean() for row in ("latent_be_tdiv_sdiv", "kd")]
+    assert f"LatentBE costs {costs[0] / costs[1]:.1f} times as much as KD here." in text
+    page = (ROOT / "docs" / "methods" / "latent_be.md").read_text()
+    both = [corrupted.loc[row][figures].mean() for row in ("latent_be_tdiv_sdiv", "kd")]
+    rates = [f"{100 * one[rate]:.1f}" for rate in (ece, error) for one in both]
+    said = (
+        f"NLL {both[0][nll]:.3f} and {both[1][nll]:.3f}, ECE {rates[0]} and {rates[1]}, error {rates[2]} and {rates[3]}"
+    )
+    assert f"(ten seeds: {said})" in page
+    both = [whole.loc[row][nll].mean() for row in ("latent_be_tdiv_sdiv", "kd")]
+    assert f"in NLL on whole ones ({both[0]:.3f} and {both[1]:.3f})" in page
