@@ -73,10 +73,10 @@ def test_versions_are_added_at_the_end_only(tmp_path: Path, small: Make) -> None
         adopt(tmp_path, small(**chain(3, 5)))
 
 
-def test_a_name_with_a_dot_is_no_other_version(tmp_path: Path, small: Make) -> None:
-    names = ["v1", "v1.0", "v1.0.1"]
+@pytest.mark.parametrize("names", [("v1.0", "v1.1", "v1.2"), ("v1", "v1.0", "v1.0.1")])
+def test_a_name_with_a_dot_is_a_version_like_others(names: Sequence[str], tmp_path: Path, small: Make) -> None:
     adopt(tmp_path, small(**chain(3, 5, names=names)))
-    with pytest.raises(InputError, match=r"begun with versions\.v1\.0\.train\.epochs 3, and this spec has 2"):
+    with pytest.raises(InputError, match=rf"begun with versions\.{names[1]}\.train\.epochs 3, and this spec has 2"):
         adopt(tmp_path, small("versions.1.train.epochs=2", **chain(3, 5, names=names)))
     adopt(tmp_path, small(**chain(3, 5, 7, names=names)))
 

@@ -192,6 +192,8 @@ def test_a_version_that_names_no_method_needs_its_source_no_more(small: Make, fi
     spec = small(old={"run": str(first)}, method=None)
     assert "takes scion" in "".join(run_of(spec).notes)
     train(spec, tmp_path / "second")
+    # Whoever has begun has decided.
+    assert run_of(spec, tmp_path / "second").notes == ()
     shutil.rmtree(first)
     assert train(spec, tmp_path / "second").found
     # One that cannot be looked at is no reason to say anything but what is wrong with it.
