@@ -119,6 +119,11 @@ def test_several_old_classes_may_become_one() -> None:
         compare(scored, new, class_map=merged)
 
 
+def test_a_model_that_predicted_nothing_names_no_class() -> None:
+    found = compare(file_of(["cat", "dog"], ["cat", "dog"]), file_of(["cat", "dog"], [None, None]))
+    assert (found.negative_flips, found.missing_new) == (2, 2)
+
+
 def test_some_predictions_may_be_what_nothing_else_knows() -> None:
     found = compare(file_of(["cat", "dog"], ["cat", "dog"]), file_of(["cat", "dog"], ["cat", "DOG"]))
     assert (found.negative_flips, found.notes) == (

@@ -81,7 +81,9 @@ def test_a_name_with_a_dot_is_a_version_like_others(names: Sequence[str], tmp_pa
     adopt(tmp_path, small(**chain(3, 5, 7, names=names)))
 
 
-@pytest.mark.parametrize("text", ["foo: 1", "versions: [3]", "versions: {a: 1}", "versions: [{model: mlp}]", b"\xff"])
+@pytest.mark.parametrize(
+    "text", ["foo: 1", "versions: [3]", "versions: {name: 1}", "versions: [name]", "versions: [{model: mlp}]", b"\xff"]
+)
 def test_a_spec_of_which_nothing_can_be_told_is_named(text: str | bytes, tmp_path: Path, small: Make) -> None:
     (tmp_path / "spec.yaml").write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(InputError, match=r"spec\.yaml is not what a run was begun with: it lists no versions\."):

@@ -445,5 +445,7 @@ def test_a_network_that_is_the_old_one_again_is_told_of(finished: Path, small: M
     first = train(small(), finished)
     assert first.notes == ()
     again = train(small(old={"run": str(finished)}), tmp_path / "again")
-    assert again.notes[0].startswith("'new' is 'old' to the bit: the same data, network, method and seed train ")
+    assert again.notes[0].startswith(
+        "'new' is 'old' to the bit, as happens where data, network, method and seed are the same"
+    )
     assert train(small(old={"run": str(finished)}, seed=3), tmp_path / "other").notes == ()

@@ -1,6 +1,6 @@
 """What is recommended, in words and in its lines, is what was measured on digits."""
 
-from held import check_lines, percent, rows_of, section
+from held import ROOT, check_lines, percent, rows_of, section
 
 from flipguard.bench.tables import Row, paired_p
 
@@ -48,6 +48,10 @@ def test_the_words_are_the_record() -> None:
     assert 0.2 < apart("graft", "none") / gain < 0.3
     plain, branches = (percent(front[name], ERROR)[0] for name in ("none", "graft_low"))
     assert f"on CIFAR-100 it has {plain - branches:.1f} points less error than no treatment" in text
+
+    readme = (ROOT / "README.md").read_text()
+    assert f"points more error, {plain - branches:.1f} points less than no treatment, **for 2.9**" in readme
+    assert f"half of the flips of no treatment at {apart('graft', 'none'):.2f} points more error than that" in readme
 
     told = f"relative NFR {mean('treated', RELATIVE, 1)}) at {mean('treated', ERROR)} % error, "
     above = [f"{apart('treated', other):.2f}" for other in ("elodi", "none")]

@@ -86,7 +86,10 @@ def test_how_long_is_long_enough_elsewhere_is_its_record() -> None:
         f"{apart('CLINC-150', figure):.2f}{points}, {word}p = {chance(*measured['CLINC-150'], figure)}"
         for figure, points, word in (("error_rate_old", " points", "paired "), (ERROR, "", ""))
     )
-    assert f"of the old network ({old}) and of the new one ({new}), which overfit" in text
+    nll = [f"{row.cells['nll_new'].mean:.3f}" for row in measured["CLINC-150"]]
+    assert (
+        f"of the old network ({old}) and of the new one ({new}), and its NLL rises from {nll[0]} to {nll[1]}." in text
+    )
     assert min(apart("CLINC-150", figure) for figure in ("error_rate_old", ERROR)) > 0
     left = [-apart("digits", figure) for figure in (ERROR, "error_rate_old")]
     assert f"within two points of it ({left[0]:.2f} above), the old one by a hair not ({left[1]:.2f})." in text

@@ -16,6 +16,20 @@ from flipguard.types import InputError
 _UNKNOWN = -2
 
 
+def refuse_itself(copies: Sequence[Predictions], old: Predictions) -> None:
+    """The old model's own files, or its own table, would be a floor of nothing."""
+    for copy in copies:
+        if isinstance(copy.source, pa.Table) and isinstance(old.source, pa.Table):
+            same = copy.classes == old.classes and copy.source.equals(old.source)
+        else:
+            same = copy.source == old.source
+        if same:
+            raise InputError(
+                f"--noise {copy.name} is what the old model itself said, which is no noise: give the predictions of "
+                "retrained copies of it."
+            )
+
+
 def noise_floor(
     sources: Sources,
     copies: Sequence[Predictions],

@@ -35,7 +35,7 @@ from flipguard.comparison.groups import (
     with_scores,
 )
 from flipguard.comparison.measure import figures, measured
-from flipguard.comparison.noise import noise_floor
+from flipguard.comparison.noise import noise_floor, refuse_itself
 from flipguard.comparison.notes import notes_on
 from flipguard.comparison.options import Options
 from flipguard.comparison.prepare import Prepared, prepare
@@ -362,12 +362,7 @@ def _noise(prepared: Prepared, options: Options, labelled: int) -> Any:
     if not options.noise:
         return None
     copies = [_named(source, f"noise {i + 1}") for i, source in enumerate(options.noise)]
-    for copy in copies:
-        if _same_rows(copy, prepared.old):
-            raise InputError(
-                f"--noise {copy.name} is what the old model itself said, which is no noise: give the predictions of "
-                "retrained copies of it."
-            )
+    refuse_itself(copies, prepared.old)
     return noise_floor(
         prepared.sources,
         copies,
@@ -376,13 +371,6 @@ def _noise(prepared: Prepared, options: Options, labelled: int) -> Any:
         labelled=labelled,
         confidence=options.confidence,
     )
-
-
-def _same_rows(one: Predictions, other: Predictions) -> bool:
-    """Whether two are the same files, or the same table."""
-    if isinstance(one.source, tuple) or isinstance(other.source, tuple):
-        return one.source == other.source
-    return one.classes == other.classes and bool(one.source.equals(other.source))
 
 
 def samples_to_significance(found: Mapping[str, Any], options: Options) -> int | None:

@@ -49,7 +49,7 @@ def _stray_predictions(sides: list[Side]) -> list[str]:
             continue
         known = {*(side.labels or ()), *(other.labels or ()), *(other.predictions or ()), *(other.classes or ())}
         stray = sorted(set(side.predictions) - known)
-        if len(stray) == len(set(side.predictions)) and (side.labels or other.labels):
+        if stray and len(stray) == len(set(side.predictions)) and (side.labels or other.labels):
             label = sorted({*(side.labels or ()), *(other.labels or ())})[0]
             raise InputError(
                 f"{side.name} predicts '{stray[0]}'{_and_others(len(stray) - 1)}, and none of that is a label (such as "

@@ -184,7 +184,7 @@ def _begun(path: Path) -> dict[str, Any]:
     """What a run was begun with, as it stands in its folder: a mapping with versions that have names."""
     try:
         found = parse_yaml(path.read_text(encoding="utf-8"), str(path))
-        if all("name" in version for version in found["versions"]):
+        if all(isinstance(version, dict) and "name" in version for version in found["versions"]):
             return dict(found)
     except (UnicodeDecodeError, KeyError, TypeError):
         pass

@@ -58,8 +58,8 @@ def conclude(folder: RunFolder, names: list[str], gate: GateSettings | None, *, 
     missing = (name for name in names if name not in there)
     notes = [f"'{name}' has no predictions on the test part, so it is not compared." for name in missing]
     notes += [
-        f"'{after}' is '{before}' to the bit: the same data, network, method and seed train the same network. Give "
-        "another seed."
+        f"'{after}' is '{before}' to the bit, as happens where data, network, method and seed are the same: is it an "
+        "update?"
         for before, after in pairwise(names)
         if _same_weights(folder.version(before) / MODEL, folder.version(after) / MODEL)
     ]
