@@ -37,16 +37,24 @@ bench() { # NAME SEEDS [ROW …]: SEEDS as 1,2,3: networks that differ by their 
   : >"$OUT/pid.$lane"
 }
 
-first() { # what 64 epochs lack, ELODI from eight first; then tables of the papers at 16: what CIFAR-100 has no record of, and further seeds
+# Table 1 of ELODI at 64 epochs: what is held to the eight plain networks of a seed or to one of them, which a call trains once for all.
+TABLE="elodi_8 paragon_8 paragon_2 elodi_k10 ensemble_kd ensemble_fd naive fd_kl_1 ldi bct ract bu_cr scion_8 ae_kd proxy_end2 ensemble_kd_2"
+
+first() { # two seeds of it, then its dearer rows; then tables of the papers at 16: what CIFAR-100 has no record of, and further seeds
   local lane=first
-  bench cifar100_long 1,2,3 elodi_8 scion_8 paragon_8
+  bench cifar100_long 1 $TABLE
+  bench cifar100_long 3 $TABLE
   bench cifar100_long 1,2,3 latent_be_tdiv_sdiv
+  bench cifar100_long 1,2,3 graft heir_8
   bench cifar100_architectures 1 densenet_none densenet_elodi densenet_paragon
   for table in ways growth losses size architectures chain untreated guides focal latent churn; do bench "cifar100_$table" 2,3; done
 }
 
-second() { # what has no record, and needs no network of the other lane; then twins at 32 epochs, pretrained encoders, corruptions, causes
+second() { # the third, and its rows that need no other network; what has no record; then twins at 32 epochs, pretrained encoders, corruptions, causes
   local lane=second
+  bench cifar100_long 2 $TABLE
+  bench cifar100_long 1,2,3 dropout entropy
+  bench cifar100_long 1,2,3 codistill_ce_1
   bench cifar100_schedule 0,2 epochs_256
   bench cifar100_ways 1 by_batch
   bench cifar100_front 1,2,3 twins_1 twins_4 twins_20
