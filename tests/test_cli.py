@@ -418,6 +418,30 @@ def test_a_limit_of_one_is_said_to_be_everything(files: Path) -> None:
     assert not any("never refuses" in note for note in other["notes"])
 
 
+def test_limits_are_shares_or_percent(files: Path) -> None:
+    command = ("compare", "old.parquet", "new.parquet", "--json", "-")
+    by_share, in_percent = (
+        json.loads(run(*command, "--max-nfr", limit, "--confidence", level).stdout)
+        for limit, level in (("0.015", "0.9"), ("1.5%", "90%"))
+    )
+    assert by_share["gate"]["rules"][0]["limit"] == 0.015
+    assert by_share == in_percent
+
+
+@pytest.mark.parametrize(
+    ("option", "expected"),
+    [
+        (("--max-nfr", "little"), "it is 'little', and takes a share such as 0.01 or 1%. See flipguard compare --help."),
+        (("--max-nfr", "150%"), "--max-nfr must be at most 1, it is 1.5."),
+        (("--min-slice", "few"), "Invalid value for '--min-slice': it should be a valid integer."),
+    ],
+)
+def test_a_value_that_is_no_number_is_said_in_our_words(files: Path, option: tuple[str, str], expected: str) -> None:
+    refused = run("compare", "old.parquet", "new.parquet", *option)
+    assert refused.exit_code == 2
+    assert expected in refused.stderr
+
+
 def test_a_run_folder_is_no_prediction_file(files: Path) -> None:
     folder = files / "runs/update/versions/new/predictions"
     folder.mkdir(parents=True)

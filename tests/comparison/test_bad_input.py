@@ -19,7 +19,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]] = {
     "duplicate ids in new": ({}, {"id": [1, 2, 3, 4, 4]}, {}, r"new has duplicate ids \(first: 4, 2 times\)"),
     "duplicate ids in both": ({"id": [1, 1, 3, 4, 5]}, {"id": [1, 1, 3, 4, 5]}, {}, "old has duplicate ids"),
     "duplicates in spite of drop": ({"id": [1, 2, 2, 4, 5]}, {}, {"on_missing": "drop"}, "old has duplicate ids"),
-    "no id in common": ({"id": [6, 7, 8, 9, 10]}, {}, {}, "share no id: are they predictions on the same data"),
+    "no id in common": ({"id": [6, 7, 8, 9, 10]}, {}, {}, r"share no id \(first: 6 and 1\): are they predictions"),
     "none in spite of drop": ({"id": [6, 7, 8, 9, 10]}, {}, {"on_missing": "drop"}, "share no id"),
     "one id elsewhere": ({"id": [1, 2, 3, 4, 6]}, {}, {}, r"1 is only in old \(first: 6\).*--on-missing drop"),
     "an id is missing": ({"id": [1, 2, 3, 4, None]}, {}, {}, "old has 1 rows without an id"),

@@ -53,7 +53,8 @@ def bench(
         list[int] | None, typer.Option("--seed", metavar="SEED", help="Only this seed; repeatable.")
     ] = None,
     processes: Annotated[
-        int | None, typer.Option(min=1, help="Networks side by side on the CPU. Default: one for each core.")
+        int | None,
+        typer.Option(min=1, help="Networks side by side on the CPU. Default: torch's threads, one for each core."),
     ] = None,
     on: Annotated[
         str | None,

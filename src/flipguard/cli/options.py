@@ -1,17 +1,29 @@
 """The options that commands share, each with its one line of help."""
 
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import typer
+
+from flipguard._shares import as_share
 
 OUTPUT, DATA, STATISTICS, GATE, SETTINGS = "Output", "Data", "Statistics", "Gate", "Settings"
 
 
-def _option(flag: str, help: str, panel: str, metavar: str | None = None) -> typer.models.OptionInfo:
+def _option(
+    flag: str, help: str, panel: str, metavar: str | None = None, parser: Callable[[str], Any] | None = None
+) -> typer.models.OptionInfo:
     found: typer.models.OptionInfo = typer.Option(
-        flag, help=help, rich_help_panel=panel, metavar=metavar, show_default=False
+        flag, help=help, rich_help_panel=panel, metavar=metavar, show_default=False, parser=parser
     )
     return found
+
+
+def _share(text: str) -> float:
+    try:
+        return float(as_share(text))
+    except ValueError as error:
+        raise typer.BadParameter(f"it is '{text}', and takes a share such as 0.01 or 1%.") from error
 
 
 Json = Annotated[str | None, _option("--json", "Write everything as JSON; - is stdout.", OUTPUT, "FILE|-")]
@@ -55,7 +67,7 @@ Spark = Annotated[
 ]
 
 Confidence = Annotated[
-    float | None, _option("--confidence", "Confidence of the intervals. Default: 0.95.", STATISTICS, "SHARE")
+    float | None, _option("--confidence", "Confidence of the intervals. Default: 0.95.", STATISTICS, "SHARE", _share)
 ]
 Cluster = Annotated[
     str | None,
@@ -94,13 +106,13 @@ CostRatio = Annotated[
 ]
 
 
-def _limit(flag: str, help: str, metavar: str = "SHARE") -> typer.models.OptionInfo:
-    return _option(flag, help, GATE, metavar)
+def _limit(flag: str, help: str) -> typer.models.OptionInfo:
+    return _option(flag, help, GATE, "SHARE", _share)
 
 
-MaxNfr = Annotated[float | None, _limit("--max-nfr", "Refuse a larger negative flip rate; 0.01 is 1%.")]
+MaxNfr = Annotated[float | None, _limit("--max-nfr", "Refuse a larger negative flip rate: 0.01, or 1%.")]
 MaxRelativeNfr = Annotated[
-    float | None, _limit("--max-relative-nfr", "Refuse a larger relative negative flip rate.", "NUMBER")
+    float | None, _limit("--max-relative-nfr", "Refuse a larger relative negative flip rate.")
 ]
 MaxNewError = Annotated[float | None, _limit("--max-new-error", "Refuse a larger error of the new model.")]
 MaxErrorIncrease = Annotated[
@@ -115,11 +127,11 @@ MaxClassNfr = Annotated[float | None, _limit("--max-class-nfr", "Refuse if a cla
 MaxSliceNfr = Annotated[float | None, _limit("--max-slice-nfr", "Refuse if a slice is shown to flip more.")]
 MinSlice = Annotated[
     int | None,
-    _limit("--min-slice", "Classes and slices with fewer labelled rows do not gate. Default: 30.", "ROWS"),
+    _option("--min-slice", "Classes and slices with fewer labelled rows do not gate. Default: 30.", GATE, "ROWS"),
 ]
 GateOn = Annotated[
     str | None,
-    _limit("--gate-on", "Judge the interval's upper end (default), or the value itself.", "interval|value"),
+    _option("--gate-on", "Judge the interval's upper end (default), or the value itself.", GATE, "interval|value"),
 ]
 
 Config = Annotated[

@@ -1,6 +1,7 @@
 """How a command ends: one line for what went wrong, the exit code, and options that take several values."""
 
 import os
+import re
 import shlex
 import sys
 import traceback
@@ -77,11 +78,20 @@ def one_line(error: Exception) -> str:
     elif hasattr(error, "format_message"):
         context = getattr(error, "ctx", None)
         path = context.command_path if context is not None else "flipguard"
-        said = error.format_message().rstrip(".")
+        said = _in_our_words(error.format_message()).rstrip(".")
         message = f"{said}{'' if said.endswith('?') else '.'} See {path} --help."
     else:
         message = f"{type(error).__name__}: {error} (--debug shows where)"
     return "".join(c for c in " ".join(message.split()) if c.isprintable())
+
+
+def _in_our_words(message: str) -> str:
+    """Without what pydantic, by which values are read, says of itself.
+
+    >>> _in_our_words("Invalid value for '--n': Input should be a valid integer, unable to parse string as an integer")
+    "Invalid value for '--n': it should be a valid integer"
+    """
+    return re.sub(r": Input should (be .*?)(, unable to .*)?$", r": it should \1", message.replace(": Value error, ", ": "))
 
 
 class SeveralValues(TyperCommand):

@@ -2,7 +2,7 @@
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -306,6 +306,16 @@ def counted_rows(table: pa.Table, label: Codes, slices: Mapping[str, str], names
     )
 
 
+def no_id_shared(names: tuple[str, str], first: Sequence[Any]) -> str:
+    """One id of each file says at a glance that one of them has lost its leading zeros, or is of other data.
+
+    >>> no_id_shared(("old.csv", "new.csv"), ("00017", "17"))
+    'old.csv and new.csv share no id (first: 00017 and 17): are they predictions on the same data?'
+    """
+    seen = f" (first: {first[0]} and {first[1]})" if len(first) == 2 else ""
+    return f"{names[0]} and {names[1]} share no id{seen}: are they predictions on the same data?"
+
+
 def _refuse_duplicates(sources: Sources, old: Predictions, new: Predictions, repeated: tuple[bool, bool]) -> None:
     for predictions, relation, found in zip((old, new), (sources.old, sources.new), repeated, strict=True):
         if not found:
@@ -334,15 +344,21 @@ def _refuse_missing(
         unnamed = relation.filter("id IS NULL").aggregate("count(*)").fetchall()[0][0]
         if unnamed:
             raise InputError(f"{predictions.name} has {unnamed:,} rows without an id: every sample needs one.")
+    only = (("old", only_old, ONLY_OLD), ("new", only_new, ONLY_NEW))
+    first = {
+        name: min(v for v in example.filter(pa.array(outcome == code)).to_pylist() if v is not None)
+        for name, number, code in only
+        if number
+    }
     if not matched:
-        raise InputError(f"{old.name} and {new.name} share no id: are they predictions on the same data?")
+        raise InputError(no_id_shared((old.name, new.name), tuple(first.values())))
     if on_missing == "drop":
         return
-    parts = []
-    for name, number, code in (("old", only_old, ONLY_OLD), ("new", only_new, ONLY_NEW)):
-        if number:
-            first = min(v for v in example.filter(pa.array(outcome == code)).to_pylist() if v is not None)
-            parts.append(f"{number:,} {'is' if number == 1 else 'are'} only in {name} (first: {first})")
+    parts = [
+        f"{number:,} {'is' if number == 1 else 'are'} only in {name} (first: {first[name]})"
+        for name, number, _ in only
+        if number
+    ]
     raise InputError(
         f"{old.name} has {old.rows:,} ids and {new.name} {new.rows:,}; {', '.join(parts)}. "
         f"Pass --on-missing drop to compare the {matched:,} shared ones."

@@ -4,18 +4,20 @@ from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from flipguard import statistics
 from flipguard.comparison.result import Comparison, Figure, Gate, Group, Rule
+from flipguard._shares import as_share
 from flipguard.types import InputError
 
-Share = Annotated[float | None, Field(ge=0, le=1)]
-Number = Annotated[float | None, Field(ge=0)]
+InPercent = BeforeValidator(as_share, json_schema_input_type=float | str | None)
+Share = Annotated[float | None, Field(ge=0, le=1), InPercent]
+Number = Annotated[float | None, Field(ge=0), InPercent]
 
 
 class GateSettings(BaseModel):
-    """The thresholds, as fractions. A rule that is not set is not judged.
+    """The thresholds, as fractions or in percent: 0.01 or "1%". A rule that is not set is not judged.
 
     Whole-set rules are judged on the upper end of the interval (`gate_on="interval"`): the release must *show* that it
     keeps the limit. Slices are judged on the lower end of their simultaneous interval, and only with at least

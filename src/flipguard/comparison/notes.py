@@ -8,6 +8,9 @@ from flipguard.comparison.options import Options
 from flipguard.comparison.prepare import Prepared
 from flipguard.metrics import Tally
 
+FEW_CLUSTERS = 20
+"""Below it an interval leans on Student's quantile for a variance that hardly anything is known of."""
+
 
 def notes_on(
     prepared: Prepared, counted: Counted, whole: Tally, options: Options, temperatures: tuple[float, float] | None
@@ -76,8 +79,10 @@ def notes_on_counts(
             "one does; NLL's change is over those that both do."
         )
     if options.cluster is not None:
+        number = len(counted.by[options.cluster].unique())
+        few = ", and so few say little of how clusters differ" if number < FEW_CLUSTERS else ""
         notes.append(
-            "clusters widen the intervals of rates, differences and relative NFR; those of churn_bound, of weighted "
-            "figures, flip_cost, the noise floor and the scores take samples as independent."
+            f"{number:,} clusters widen the intervals of rates, differences and relative NFR{few}; those of churn_bound, "
+            "of weighted figures, flip_cost, the noise floor and the scores take samples as independent."
         )
     return notes

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from flipguard.comparison.classes import Vocabulary
 from flipguard.comparison.counted import Codes, as_codes
-from flipguard.comparison.engine import counted_rows
+from flipguard.comparison.engine import counted_rows, no_id_shared
 from flipguard.comparison.expression import CONTRADICTION, ONLY_NEW, ONLY_OLD, Plan, counts, duplicates
 from flipguard.comparison.gate import GateSettings, judge
 from flipguard.comparison.groups import counted_tally, families
@@ -148,7 +148,10 @@ def _refuse(table: pa.Table, names: tuple[str, str], rows: Sequence[int], *, on_
         if repeated:
             raise InputError(f"{name} has duplicate ids. Each id must name one sample: remove the copies.")
     if not matched:
-        raise InputError(f"{names[0]} and {names[1]} share no id: are they predictions on the same data?")
+        first = [
+            _first(table, outcome == code) for side, code in (("old", ONLY_OLD), ("new", ONLY_NEW)) if only[side]
+        ]
+        raise InputError(no_id_shared(names, first))
     if on_missing == "error" and (only["old"] or only["new"]):
         parts = [
             f"{number:,} only in {side} (first: {_first(table, outcome == (ONLY_OLD if side == 'old' else ONLY_NEW))})"

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from flipguard.comparison.gate import GateSettings
+from flipguard.comparison.gate import GateSettings, InPercent
 from flipguard.types import InputError
 
 FILE_NAME = "flipguard.toml"
@@ -19,7 +19,7 @@ class CompareSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     by: list[str] | None = None
-    confidence: Annotated[float | None, Field(gt=0, lt=1)] = None
+    confidence: Annotated[float | None, Field(gt=0, lt=1), InPercent] = None
     on_missing: Literal["error", "drop"] | None = None
     cluster: str | None = None
     correction: Literal["holm", "bh"] | None = None
