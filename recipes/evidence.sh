@@ -37,16 +37,13 @@ bench() { # NAME SEEDS [ROW …]: SEEDS as 1,2,3: networks that differ by their 
   : >"$OUT/pid.$lane"
 }
 
-# Table 1 of ELODI at 64 epochs: what is held to the eight plain networks of a seed or to one of them, which a call trains once for all.
-EIGHT="elodi_8 paragon_8 paragon_2 scion_8 ensemble_kd ensemble_fd elodi_k10 naive fd_kl_1 ldi bct ract bu_cr"
-# What is held to two or four of them.
-FEWER="ae_kd proxy_end2 ensemble_kd_2"
+# Table 1 of ELODI at 64 epochs: what is held to the eight plain networks of a seed or to some of them, which a call trains, and asks, once for all.
+TABLE="elodi_8 paragon_8 paragon_2 scion_8 ensemble_kd ensemble_fd elodi_k10 naive fd_kl_1 ldi bct ract bu_cr ae_kd proxy_end2 ensemble_kd_2"
 
 first() { # a seed of it; what has no record; its dearer rows; then tables of the papers at 16: further seeds
   local lane=first
-  bench cifar100_long 1 $EIGHT
+  bench cifar100_long 1 $TABLE
   bench cifar100_ways 1 by_batch
-  bench cifar100_long 1 $FEWER
   bench cifar100_long 1,2,3 graft heir_8
   bench cifar100_long 1,2,3 latent_be_tdiv_sdiv
   bench cifar100_architectures 1 densenet_none densenet_elodi densenet_paragon
@@ -55,9 +52,8 @@ first() { # a seed of it; what has no record; its dearer rows; then tables of th
 
 second() { # a seed of it; four times its length; what needs no other network; then pretrained encoders
   local lane=second
-  bench cifar100_long 2 $EIGHT
+  bench cifar100_long 2 $TABLE
   bench cifar100_schedule 0,2 epochs_256
-  bench cifar100_long 2 $FEWER
   bench cifar100_long 1,2,3 dropout entropy
   bench agnews_tuned 2,3
   bench clinc 1,2,3 none elodi paragon_8 kd fd_kl patient_5
@@ -65,8 +61,7 @@ second() { # a seed of it; four times its length; what needs no other network; t
 
 third() { # a seed of it; then twins at 32 epochs, corruptions, causes
   local lane=third
-  bench cifar100_long 3 $EIGHT
-  bench cifar100_long 3 $FEWER
+  bench cifar100_long 3 $TABLE
   bench cifar100_long 1,2,3 codistill_ce_1
   bench cifar100_front 1,2,3 twins_1 twins_4 twins_20
   bench cifar100_corrupted 2

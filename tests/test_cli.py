@@ -431,7 +431,10 @@ def test_limits_are_shares_or_percent(files: Path) -> None:
 @pytest.mark.parametrize(
     ("option", "expected"),
     [
-        (("--max-nfr", "little"), "it is 'little', and takes a share such as 0.01 or 1%. See flipguard compare --help."),
+        (
+            ("--max-nfr", "little"),
+            "it is 'little', and takes a share such as 0.01 or 1%. See flipguard compare --help.",
+        ),
         (("--max-nfr", "150%"), "--max-nfr must be at most 1, it is 1.5."),
         (("--min-slice", "few"), "Invalid value for '--min-slice': it should be a valid integer."),
     ],

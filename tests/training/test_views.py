@@ -1,5 +1,6 @@
 """References that are asked once of every view: the same training where nothing is saved, and the views themselves."""
 
+import gc
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -158,6 +159,31 @@ def test_a_network_that_is_named_twice_counts_twice(digits: DataSet) -> None:
         logits = run.references["ensemble"].logits
         assert torch.equal(logits[0], logits[2])
         assert not torch.equal(logits[0], logits[1])
+    assert "a" not in answers
+    assert "b" not in answers
+
+
+def test_students_of_one_ensemble_that_train_side_by_side_hold_its_answers_once(digits: DataSet) -> None:
+    """And who comes when they have gone finds what each network said, until nobody else wants it."""
+    answers, keys = Answers(["a", "b"] * 4), {"ensemble": ["a", "b"]}
+
+    def begin() -> Any:
+        options = {"references": {"ensemble": members((11, 12))}, "augmentation": SHIFT}
+        recipe = replace(RECIPE, views=2)
+        return begin_network(MODEL, digits, Elodi(), recipe, seeds=SEEDS, shared=Shared(answers, keys), **options)
+
+    def logits(run: Any) -> Any:
+        return run.references["ensemble"].logits
+
+    first, second = begin(), begin()
+    assert logits(first).data_ptr() == logits(second).data_ptr()
+    said = logits(first).clone()
+    del first, second
+    gc.collect()
+    third = begin()
+    assert torch.equal(logits(third), said)
+    fourth = begin()
+    assert logits(fourth).data_ptr() == logits(third).data_ptr()
     assert "a" not in answers
     assert "b" not in answers
 

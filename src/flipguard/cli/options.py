@@ -111,9 +111,7 @@ def _limit(flag: str, help: str) -> typer.models.OptionInfo:
 
 
 MaxNfr = Annotated[float | None, _limit("--max-nfr", "Refuse a larger negative flip rate: 0.01, or 1%.")]
-MaxRelativeNfr = Annotated[
-    float | None, _limit("--max-relative-nfr", "Refuse a larger relative negative flip rate.")
-]
+MaxRelativeNfr = Annotated[float | None, _limit("--max-relative-nfr", "Refuse a larger relative negative flip rate.")]
 MaxNewError = Annotated[float | None, _limit("--max-new-error", "Refuse a larger error of the new model.")]
 MaxErrorIncrease = Annotated[
     float | None, _limit("--max-error-increase", "Refuse an error that rises by more than this.")

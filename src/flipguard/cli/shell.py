@@ -91,7 +91,8 @@ def _in_our_words(message: str) -> str:
     >>> _in_our_words("Invalid value for '--n': Input should be a valid integer, unable to parse string as an integer")
     "Invalid value for '--n': it should be a valid integer"
     """
-    return re.sub(r": Input should (be .*?)(, unable to .*)?$", r": it should \1", message.replace(": Value error, ", ": "))
+    plain = message.replace(": Value error, ", ": ")
+    return re.sub(r": Input should (be .*?)(, unable to .*)?$", r": it should \1", plain)
 
 
 class SeveralValues(TyperCommand):

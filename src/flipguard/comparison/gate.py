@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from flipguard import statistics
-from flipguard.comparison.result import Comparison, Figure, Gate, Group, Rule
 from flipguard._shares import as_share
+from flipguard.comparison.result import Comparison, Figure, Gate, Group, Rule
 from flipguard.types import InputError
 
 InPercent = BeforeValidator(as_share, json_schema_input_type=float | str | None)

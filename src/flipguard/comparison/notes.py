@@ -82,7 +82,7 @@ def notes_on_counts(
         number = len(counted.by[options.cluster].unique())
         few = ", and so few say little of how clusters differ" if number < FEW_CLUSTERS else ""
         notes.append(
-            f"{number:,} clusters widen the intervals of rates, differences and relative NFR{few}; those of churn_bound, "
-            "of weighted figures, flip_cost, the noise floor and the scores take samples as independent."
+            f"{number:,} clusters widen the intervals of rates, differences and relative NFR{few}; those of "
+            "churn_bound, of weighted figures, flip_cost, the noise floor and the scores take samples as independent."
         )
     return notes

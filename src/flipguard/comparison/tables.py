@@ -148,9 +148,7 @@ def _refuse(table: pa.Table, names: tuple[str, str], rows: Sequence[int], *, on_
         if repeated:
             raise InputError(f"{name} has duplicate ids. Each id must name one sample: remove the copies.")
     if not matched:
-        first = [
-            _first(table, outcome == code) for side, code in (("old", ONLY_OLD), ("new", ONLY_NEW)) if only[side]
-        ]
+        first = [_first(table, outcome == code) for side, code in (("old", ONLY_OLD), ("new", ONLY_NEW)) if only[side]]
         raise InputError(no_id_shared(names, first))
     if on_missing == "error" and (only["old"] or only["new"]):
         parts = [

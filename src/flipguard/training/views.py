@@ -12,6 +12,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import Tensor
@@ -62,6 +63,7 @@ class Answers:
 
     def __init__(self, wanted: Iterable[Hashable]) -> None:
         self._left, self._said = Counter(wanted), {}  # type: Counter[Hashable], dict[Hashable, Tensor]
+        self._whole: dict[tuple[Hashable, ...], ref[Tensor]] = {}
 
     def __contains__(self, key: Hashable) -> bool:
         return key in self._said
@@ -77,6 +79,22 @@ class Answers:
         """By everybody after it."""
         self._left[key] -= 1
         said = self._said[key] if self._left[key] > 0 else self._said.pop(key)
+        return said.to(device)
+
+    def hold(self, keys: Sequence[Hashable], said: Tensor) -> None:
+        """What all of these said, (M, V·N, C'), for as long as somebody has it."""
+        self._whole[tuple(keys)] = ref(said)
+
+    def whole(self, keys: Sequence[Hashable], device: torch.device) -> Tensor | None:
+        """It, for who is held to the same networks at the same time: side by side, students need no copy each."""
+        held = self._whole.get(tuple(keys))
+        said = None if held is None else held()
+        if said is None:
+            return None
+        for key in {*keys}:
+            self._left[key] -= 1
+            if self._left[key] <= 0:
+                self._said.pop(key, None)
         return said.to(device)
 
 
@@ -119,6 +137,8 @@ def _asked_once(
     """Only those networks are asked whose answers nobody has left."""
     distinct = dict(zip(keys, reference.networks, strict=True))
     device = torch.device(like.device)
+    if (whole := answers.whole(keys, device)) is not None:
+        return whole
     said = {key: answers.take(key, device) for key in distinct if key in answers}
     missing = [key for key in distinct if key not in said]
     if missing:
@@ -129,8 +149,11 @@ def _asked_once(
             said[key] = rows
         if len(missing) == len(keys):
             # Nothing to put together, which would take the room twice.
+            answers.hold(keys, asked)
             return asked
-    return torch.stack([said[key] for key in keys])
+    together = torch.stack([said[key] for key in keys])
+    answers.hold(keys, together)
+    return together
 
 
 def _asked(reference: NetworkReference, like: Batches, recipe: Recipe) -> Tensor:
