@@ -1,6 +1,6 @@
 """What a section of results/README.md says, beside what its bench holds."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import numpy as np
@@ -37,13 +37,17 @@ def percent(row: Row, *cells: str) -> list[float]:
     return [100 * row.cells[cell].mean for cell in cells]
 
 
-def after_plain_models(bench: str, row: str) -> float:
+def after_plain_models(bench: str, row: str, seeds: Collection[int]) -> float:
     """Relative NFR of a row's new models after each plain old model of their seed: the mean over seeds and models."""
     said = read_table(ROOT / "results" / "bench" / bench, PREDICTIONS).to_pandas()
     old = [name.split(".") for name in said if name.startswith("none.") and name.endswith(".old")]
     found = []
     for _, seed, copy, _ in old:
-        new, right = said[f"{row}.{seed}.0.new"], said[f"none.{seed}.{copy}.old"] == said["label"]
+        if int(seed) not in seeds:
+            continue
+        # Plain new models are held against the plain old one of their own pair.
+        own = copy if row == "none" else 0
+        new, right = said[f"{row}.{seed}.{own}.new"], said[f"none.{seed}.{copy}.old"] == said["label"]
         flips, wrong = (right & (new != said["label"])).mean(), (new != said["label"]).mean()
         found.append(flips / (wrong * right.mean()))
     return float(np.mean(found))

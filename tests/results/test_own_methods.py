@@ -143,6 +143,12 @@ def test_the_scion_s_page_says_what_its_runs_do() -> None:
     ours, cost, theirs, price = told("cifar100_long")
     assert f"of {ours} % error for {cost} trainings, where ELODI from the same four," in page
     assert f"has 64 epochs in place of 88, has {theirs} for {price}." in page
+    eight = {row.name: row for row in rows_of("cifar100_long")}["elodi_8"]
+    flips, error = percent(eight, "relative_negative_flip_rate", "error_rate_new")
+    least = f"ELODI from eight has {flips:.1f} at {error:.2f} there, two seeds, for {eight.training_cost:.1f}:"
+    assert f"{least} less error than `scion` from four;" in page
+    assert len(eight.seeds) == 2
+    assert error < float(ours.split(" at ")[1])
     epochs = {"elodi": 64, "scion": 88}
     bench = read_bench(ROOT / "recipes" / "bench" / "cifar100_long.yaml")
     for row, number in epochs.items():
