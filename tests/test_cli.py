@@ -413,7 +413,7 @@ def test_methods_by_name() -> None:
 
 def test_a_limit_of_one_is_said_to_be_everything(files: Path) -> None:
     shown = json.loads(run("compare", "old.parquet", "new.parquet", "--max-nfr", "1", "--json", "-").stdout)
-    assert "max_nfr 1 is 100%, so this rule never refuses. Shares are fractions: 0.01 is 1%." in shown["notes"]
+    assert "max_nfr 1 is 100%, so this rule never refuses. Write a share as 0.01 or 1%." in shown["notes"]
     other = json.loads(run("compare", "old.parquet", "new.parquet", "--max-nfr", "0.5", "--json", "-").stdout)
     assert not any("never refuses" in note for note in other["notes"])
 
@@ -433,9 +433,14 @@ def test_limits_are_shares_or_percent(files: Path) -> None:
     [
         (
             ("--max-nfr", "little"),
-            "it is 'little', and takes a share such as 0.01 or 1%. See flipguard compare --help.",
+            "it is 'little', and takes a number such as 0.05, or 5%. See flipguard compare --help.",
         ),
-        (("--max-nfr", "150%"), "--max-nfr must be at most 1, it is 1.5."),
+        (("--confidence", "much"), "it is 'much', and takes a number such as 0.05, or 5%. See flipguard compare"),
+        (("--max-nfr", "150%"), "--max-nfr must be at most 1, it is 1.5. Write a share as 0.01 or '1%'."),
+        (
+            ("--max-nfr", "1e999999999999999999%"),
+            "it is '1e999999999999999999%', and takes a number such as 0.05, or 5%.",
+        ),
         (("--min-slice", "few"), "Invalid value for '--min-slice': it should be a valid integer."),
     ],
 )

@@ -213,7 +213,7 @@ def test_rules_that_need_something_else_say_so() -> None:
     ],
 )
 def test_settings_that_make_no_sense_are_one_line(settings: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match=f"gate: {next(iter(settings))}: ") as caught:
+    with pytest.raises(InputError, match=f"gate: {next(iter(settings))} must be ") as caught:
         compare(*pair(right=5), gate=settings)
     assert "\n" not in str(caught.value)
 

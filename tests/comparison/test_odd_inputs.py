@@ -117,6 +117,41 @@ def test_clusters_that_are_all_alike_give_no_p_value() -> None:
     assert any("take samples as independent" in note for note in found.notes)
 
 
+@pytest.mark.parametrize(
+    ("clusters", "labelled", "expected"),
+    [
+        (25, 25, "25 clusters widen the intervals of rates, differences and relative NFR; those"),
+        (25, 0, "25 clusters widen the intervals of rates, differences and relative NFR; those"),
+        (7, 7, "7 clusters widen the intervals of rates, differences and relative NFR, and so few say little"),
+        (
+            25,
+            3,
+            "3 clusters with labels, of 25, widen the intervals of rates, differences and relative NFR, and so few",
+        ),
+        (25, 1, "1 cluster with labels, of 25, cannot tell how clusters differ: intervals"),
+        (1, 1, "1 cluster cannot tell how clusters differ: intervals"),
+    ],
+)
+def test_how_many_clusters_there_are_is_said(clusters: int, labelled: int, expected: str) -> None:
+    video = np.arange(100) % clusters
+    label: list[int | None] = [0 if which < labelled else None for which in video.tolist()]
+    old = {"id": np.arange(100), "label": label, "prediction": np.zeros(100, int), "video": video}
+    new = {**old, "prediction": (np.arange(100) % 11 == 0).astype(int)}
+    found = compare(old, new, cluster="video")
+    assert any(note.startswith(expected) for note in found.notes), found.notes
+    if labelled == 1:
+        assert found.negative_flip_rate is not None
+        assert (found.negative_flip_rate.low, found.negative_flip_rate.high) == (0, 1)
+
+
+def test_the_confidence_may_be_in_percent() -> None:
+    old = {"id": [0, 1, 2], "label": [0, 1, 1], "prediction": [0, 1, 0]}
+    percent: Any = "90%"
+    assert compare(old, old, confidence=percent) == compare(old, old, confidence=0.9)
+    with pytest.raises(InputError, match=r"the confidence must be a number such as 0\.95, or '95%', it is 'high'"):
+        compare(old, old, confidence="high")  # type: ignore[arg-type]
+
+
 def test_labels_that_were_overruled_are_counted() -> None:
     old = {"id": [0, 1, 2], "label": [0, 1, 1], "prediction": [0, 1, 0]}
     found = compare(old, {**old, "label": [0, 0, 0]}, labels="old")

@@ -147,6 +147,11 @@ def test_the_schema_accepts_what_the_types_accept_and_refuses_a_typo() -> None:
         jsonschema.validate(parse_training_spec(raw).model_dump(mode="json", exclude_unset=True), schema)
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate({**raw, "trian": {}}, schema)
+    for limit in (0.01, "1%", None):
+        jsonschema.validate({**GOOD, "gate": {"max_nfr": limit}}, schema)
+    for limit in (5, -0.1, "lots"):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate({**GOOD, "gate": {"max_nfr": limit}}, schema)
 
 
 def test_a_spec_is_read_without_torch(tmp_path: Path) -> None:

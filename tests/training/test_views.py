@@ -2,6 +2,7 @@
 
 import gc
 import math
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,9 @@ from flipguard.data import Augmentation, Batches, DataSet, ResidentBatches, Spli
 from flipguard.ensembles import CachedReference, NetworkReference, OwnInputs, ViewedReference
 from flipguard.methods import BackwardCompatible, Elodi, FocalDistillation, NoTreatment
 from flipguard.training import ModelSpec, Recipe, Seeds, begin_network, train_network
+from flipguard.training.loop import Run
 from flipguard.training.views import Answers, Shared
+from flipguard.training.waves import in_waves
 from flipguard.types import InputError
 
 MODEL = ModelSpec("cnn", {"width": 4})
@@ -149,18 +152,22 @@ def test_an_answer_is_kept_alone_and_goes_with_its_last_reader() -> None:
     assert "second" not in answers
 
 
-def test_a_network_that_is_named_twice_counts_twice(digits: DataSet) -> None:
-    answers, keys = Answers(["a", "b", "a", "b"]), {"ensemble": ["a", "b", "a"]}
-    for _ in range(2):
+@pytest.mark.parametrize("side_by_side", [False, True])
+def test_a_network_that_is_named_twice_is_asked_for_once(digits: DataSet, side_by_side: bool) -> None:
+    answers, keys = Answers(["a", "b", "a", "b", "a", "b"]), {"ensemble": ["a", "b", "a"]}
+    begun = []
+    for others in (2, 1, 0):
         reference = members((11, 12, 11))
         held_to, recipe = {"ensemble": reference}, replace(RECIPE, views=2)
         options = {"references": held_to, "augmentation": SHIFT, "shared": Shared(answers, keys)}
         run = begin_network(MODEL, digits, Elodi(), recipe, seeds=SEEDS, **options)
+        begun += [run] if side_by_side else []
         logits = run.references["ensemble"].logits
         assert torch.equal(logits[0], logits[2])
         assert not torch.equal(logits[0], logits[1])
-    assert "a" not in answers
-    assert "b" not in answers
+        assert [key in answers for key in ("a", "b")] == [others > 0] * 2
+        del run, logits
+        gc.collect()
 
 
 def test_students_of_one_ensemble_that_train_side_by_side_hold_its_answers_once(digits: DataSet) -> None:
@@ -177,15 +184,49 @@ def test_students_of_one_ensemble_that_train_side_by_side_hold_its_answers_once(
 
     first, second = begin(), begin()
     assert logits(first).data_ptr() == logits(second).data_ptr()
-    said = logits(first).clone()
+    said, held = logits(first).clone(), weakref.ref(logits(first))
     del first, second
     gc.collect()
+    assert held() is None
     third = begin()
     assert torch.equal(logits(third), said)
     fourth = begin()
     assert logits(fourth).data_ptr() == logits(third).data_ptr()
     assert "a" not in answers
     assert "b" not in answers
+
+
+def test_each_student_has_the_answers_of_its_own_networks(digits: DataSet) -> None:
+    """Beside another that is held to as many: of the same ones in another order, or to others."""
+    seeds = {"a": 11, "b": 12, "c": 13}
+    ensembles = (["a", "b"], ["b", "a"], ["a", "c"])
+    answers, recipe = Answers("".join("".join(keys) for keys in ensembles)), replace(RECIPE, views=2)
+
+    def begin(keys: list[str], shared: Shared | None) -> Any:
+        options = {"references": {"ensemble": members(tuple(seeds[key] for key in keys))}, "augmentation": SHIFT}
+        return begin_network(MODEL, digits, Elodi(), recipe, seeds=SEEDS, shared=shared, **options)
+
+    begun = [begin(keys, Shared(answers, {"ensemble": keys})) for keys in ensembles]
+    for keys, run in zip(ensembles, begun, strict=True):
+        assert torch.equal(run.references["ensemble"].logits, begin(keys, None).references["ensemble"].logits)
+
+
+def test_answers_go_with_the_wave_that_they_were_for(digits: DataSet) -> None:
+    """What a card is full of is free when the next networks begin."""
+    seen: list[weakref.ref[Any]] = []
+    recipe = replace(RECIPE, views=1, epochs=1)
+
+    def begin(seed: int) -> Run:
+        gc.collect()
+        assert [logits() for logits in seen] == [None] * len(seen)
+        options = {"references": {"ensemble": members((seed,))}, "augmentation": SHIFT}
+        shared = Shared(Answers([seed]), {"ensemble": [seed]})
+        run = begin_network(MODEL, digits, Elodi(), recipe, seeds=SEEDS, shared=shared, **options)
+        seen.append(weakref.ref(run.references["ensemble"].logits))
+        return run
+
+    assert [len(wave) for wave, _ in in_waves([11, 12, 13], begin, "cpu")] == [1, 1, 1]
+    assert len(seen) == 3
 
 
 def test_it_goes_on_after_a_kill(digits: DataSet, tmp_path: Path) -> None:

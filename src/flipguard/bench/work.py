@@ -196,6 +196,8 @@ def on_one_device(shop: Shop, nodes: list[Node], on_network: OnNetwork) -> None:
         for wave, seconds in waves:
             for node, run in wave:
                 on_network(node, _keep(shop, node, _pieces(shop, node, run), seconds / len(wave)))
+                # With it goes what it was held to, which may be as large as a card has room for.
+                del run
 
     trained = [node for node in nodes if node.average is None]
     for kind in _kinds(shop, trained):

@@ -23,7 +23,7 @@ def _share(text: str) -> float:
     try:
         return float(as_share(text))
     except ValueError as error:
-        raise typer.BadParameter(f"it is '{text}', and takes a share such as 0.01 or 1%.") from error
+        raise typer.BadParameter(f"it is '{text}', and takes a number such as 0.05, or 5%.") from error
 
 
 Json = Annotated[str | None, _option("--json", "Write everything as JSON; - is stdout.", OUTPUT, "FILE|-")]
@@ -67,7 +67,8 @@ Spark = Annotated[
 ]
 
 Confidence = Annotated[
-    float | None, _option("--confidence", "Confidence of the intervals. Default: 0.95.", STATISTICS, "SHARE", _share)
+    float | None,
+    _option("--confidence", "Confidence of the intervals: 0.9, or 90%. Default: 0.95.", STATISTICS, "SHARE", _share),
 ]
 Cluster = Annotated[
     str | None,

@@ -91,8 +91,7 @@ def _in_our_words(message: str) -> str:
     >>> _in_our_words("Invalid value for '--n': Input should be a valid integer, unable to parse string as an integer")
     "Invalid value for '--n': it should be a valid integer"
     """
-    plain = message.replace(": Value error, ", ": ")
-    return re.sub(r": Input should (be .*?)(, unable to .*)?$", r": it should \1", plain)
+    return re.sub(r": Input should (be .*?)(, unable to .*)?$", r": it should \1", message)
 
 
 class SeveralValues(TyperCommand):

@@ -34,6 +34,8 @@ from flipguard.types import InputError
 
 _BLOCK = 65_536
 MOST_CHARACTERS = 100_000
+LONGEST_ID = 60
+"""What a message shows of an id."""
 """Of one class, slice or id."""
 
 
@@ -311,9 +313,20 @@ def no_id_shared(names: tuple[str, str], first: Sequence[Any]) -> str:
 
     >>> no_id_shared(("old.csv", "new.csv"), ("00017", "17"))
     'old.csv and new.csv share no id (first: 00017 and 17): are they predictions on the same data?'
+    >>> no_id_shared(("a", "b"), ("img 17", "img  17"))
+    'a and b share no id (first: img 17 and img 17, which only look alike): are they predictions on the same data?'
     """
-    seen = f" (first: {first[0]} and {first[1]})" if len(first) == 2 else ""
+    seen = ""
+    if len(first) == 2:
+        old, new = (_shown(value) for value in first)
+        seen = f" (first: {old} and {new}{', which only look alike' if old == new else ''})"
     return f"{names[0]} and {names[1]} share no id{seen}: are they predictions on the same data?"
+
+
+def _shown(value: Any) -> str:
+    """An id as a line can show it: white space folded, nothing that does not print, not longer than it must be."""
+    text = "".join(c for c in " ".join(str(value).split()) if c.isprintable())
+    return text if len(text) <= LONGEST_ID else f"{text[:LONGEST_ID]}…"
 
 
 def _refuse_duplicates(sources: Sources, old: Predictions, new: Predictions, repeated: tuple[bool, bool]) -> None:

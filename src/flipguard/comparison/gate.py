@@ -11,9 +11,17 @@ from flipguard._shares import as_share
 from flipguard.comparison.result import Comparison, Figure, Gate, Group, Rule
 from flipguard.types import InputError
 
-InPercent = BeforeValidator(as_share, json_schema_input_type=float | str | None)
-Share = Annotated[float | None, Field(ge=0, le=1), InPercent]
-Number = Annotated[float | None, Field(ge=0), InPercent]
+_Percent = Annotated[str, Field(pattern=r"%\s*$")]
+
+
+def _or_percent(number: Any) -> BeforeValidator:
+    """Also as a text such as 1%, which a schema can tell from any other text."""
+    return BeforeValidator(as_share, json_schema_input_type=number | _Percent | None)
+
+
+Share = Annotated[float | None, Field(ge=0, le=1), _or_percent(Annotated[float, Field(ge=0, le=1)])]
+Number = Annotated[float | None, Field(ge=0), _or_percent(Annotated[float, Field(ge=0)])]
+Confidence = Annotated[float | None, Field(gt=0, lt=1), _or_percent(Annotated[float, Field(gt=0, lt=1)])]
 
 
 class GateSettings(BaseModel):
@@ -40,6 +48,10 @@ class GateSettings(BaseModel):
     gate_on: Literal["interval", "value"] = "interval"
 
 
+SHARES = {*(name for name in GateSettings.model_fields if name.startswith("max_")), "confidence"}
+"""Settings that may be in percent."""
+
+
 def gate_settings(given: Mapping[str, Any]) -> GateSettings:
     """Settings from a mapping; what is wrong with it is said in one line."""
     try:
@@ -51,7 +63,22 @@ def gate_settings(given: Mapping[str, Any]) -> GateSettings:
             close = get_close_matches(key, GateSettings.model_fields, n=1)
             hint = f"did you mean '{close[0]}'?" if close else f"it has {', '.join(GateSettings.model_fields)}."
             raise InputError(f"the gate has no rule '{key}'; {hint}") from error
-        raise InputError(f"gate: {key}: {first['msg']}.") from error
+        raise InputError(f"gate: {key} {expected(first)}") from error
+
+
+def expected(problem: Any) -> str:
+    """What pydantic found wrong with a value, in our words: `must be at most 1, it is 5.`"""
+    bounds, value = problem.get("ctx", {}), problem["input"]
+    share = problem["loc"][-1] in SHARES
+    hint = " Write a share as 0.01 or '1%'." if share else ""
+    words = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
+    for name, word in words.items():
+        if name in bounds:
+            return f"must be {word} {bounds[name]:g}, it is {value}.{hint if name in ('le', 'lt') else ''}"
+    if "number" in str(problem["msg"]):
+        return f"must be a number, it is {value!r}.{hint}"
+    message = str(problem["msg"]).replace("Input should be ", "")
+    return f"must be {message}, it is {value!r}."
 
 
 WHOLE_SET_RULES = {

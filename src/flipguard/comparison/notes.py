@@ -2,8 +2,10 @@
 
 import pyarrow as pa
 
-from flipguard.comparison.counted import Counted
+from flipguard.comparison.counted import Codes, Counted
 from flipguard.comparison.engine import contradictions, has_labels
+from flipguard.comparison.groups import per_cluster
+from flipguard.comparison.measure import LABELLED
 from flipguard.comparison.options import Options
 from flipguard.comparison.prepare import Prepared
 from flipguard.metrics import Tally
@@ -68,7 +70,7 @@ def notes_on_counts(
     if scored < rows:
         notes.append(f"{rows - scored:,} samples lack scores: NLL, ECE and the like leave them out.")
     notes.extend(
-        f"{rule} 1 is 100%, so this rule never refuses. Shares are fractions: 0.01 is 1%."
+        f"{rule} 1 is 100%, so this rule never refuses. Write a share as 0.01 or 1%."
         for rule, limit in options.gate.model_dump(exclude_none=True).items()
         if rule.startswith("max_") and rule != "max_relative_nfr" and limit == 1
     )
@@ -79,10 +81,21 @@ def notes_on_counts(
             "one does; NLL's change is over those that both do."
         )
     if options.cluster is not None:
-        number = len(counted.by[options.cluster].unique())
-        few = ", and so few say little of how clusters differ" if number < FEW_CLUSTERS else ""
-        notes.append(
-            f"{number:,} clusters widen the intervals of rates, differences and relative NFR{few}; those of "
-            "churn_bound, of weighted figures, flip_cost, the noise floor and the scores take samples as independent."
-        )
+        notes.append(_note_on_clusters(per_cluster(counted, options.cluster)))
     return notes
+
+
+def _note_on_clusters(clusters: Codes) -> str:
+    """Of (K, 7) counts by cluster. Most intervals rest on labelled samples, and so on the clusters that have some."""
+    labelled = int((clusters[:, :LABELLED].sum(axis=1) > 0).sum())
+    number = labelled or len(clusters)
+    what = f"{number:,} {'clusters' if number > 1 else 'cluster'}"
+    if labelled and labelled < len(clusters):
+        what += f" with labels, of {len(clusters):,},"
+    if number == 1:
+        said = "cannot tell how clusters differ: intervals of rates, differences and relative NFR are as wide as can be"
+    else:
+        few = ", and so few say little of how clusters differ" if number < FEW_CLUSTERS else ""
+        said = f"widen the intervals of rates, differences and relative NFR{few}"
+    rest = "those of churn_bound, of weighted figures, flip_cost, the noise floor and the scores"
+    return f"{what} {said}; {rest} take samples as independent."

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from flipguard import statistics
+from flipguard._shares import as_share
 from flipguard.comparison.gate import GateSettings
 from flipguard.types import InputError
 
@@ -32,6 +33,9 @@ class Options:
     memory: str | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "confidence", as_share(self.confidence))
+        if not isinstance(self.confidence, int | float):
+            raise InputError(f"the confidence must be a number such as 0.95, or '95%', it is {self.confidence!r}.")
         if not 0 < self.confidence < 1:
             raise InputError(f"the confidence must lie between 0 and 1, it is {self.confidence:g}.")
         if self.on_missing not in ("error", "drop"):

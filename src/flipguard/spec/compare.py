@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from flipguard.comparison.gate import GateSettings, InPercent
+from flipguard.comparison.gate import Confidence, GateSettings, expected
 from flipguard.types import InputError
 
 FILE_NAME = "flipguard.toml"
@@ -19,7 +19,7 @@ class CompareSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     by: list[str] | None = None
-    confidence: Annotated[float | None, Field(gt=0, lt=1), InPercent] = None
+    confidence: Confidence = None
     on_missing: Literal["error", "drop"] | None = None
     cluster: str | None = None
     correction: Literal["holm", "bh"] | None = None
@@ -82,7 +82,7 @@ def merge(spec: Spec, compare: dict[str, Any], gate: dict[str, Any]) -> Settings
     except ValidationError as error:
         problem = error.errors()[0]
         option = f"--{str(problem['loc'][-1]).replace('_', '-')}"
-        raise InputError(f"{option} {_expected(problem)}") from error
+        raise InputError(f"{option} {expected(problem)}") from error
     return Settings(options, judged)
 
 
@@ -97,7 +97,7 @@ def _first_problem(error: ValidationError) -> str:
         return _unknown_key(place)
     if len(place) == 1:
         return f"[{place[0]}] must be a table of settings."
-    return f"[{place[0]}] {'.'.join(place[1:])} {_expected(problem)}"
+    return f"[{place[0]}] {'.'.join(place[1:])} {expected(problem)}"
 
 
 _TABLES: dict[str, type[BaseModel]] = {"compare": CompareSettings, "gate": GateSettings}
@@ -118,18 +118,3 @@ def _unknown_key(place: list[str]) -> str:
     if len(place) > 1:
         return f"[{place[0]}] has no key '{name}'; {hint}"
     return f"'{name}' stands outside a table; {hint}" if home else f"there is no table '{name}'; {hint}"
-
-
-def _expected(problem: Any) -> str:
-    """`must be at most 1, it is 5.` A share above 1 is most likely meant in percent."""
-    bounds = problem.get("ctx", {})
-    value = problem["input"]
-    words = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
-    for name, word in words.items():
-        if name in bounds:
-            hint = " Shares are fractions: 0.01 is 1%." if name in ("le", "lt") else ""
-            return f"must be {word} {bounds[name]:g}, it is {value}.{hint}"
-    if "number" in str(problem["msg"]):
-        return f"must be a number, it is {value!r}. Shares are fractions: 0.01 is 1%."
-    message = str(problem["msg"]).replace("Input should be ", "")
-    return f"must be {message}, it is {value!r}."

@@ -53,6 +53,7 @@ class Answers:
     """What networks said of views, each (V·N, C'), for several runs that show them the same ones.
 
     `wanted` has a network's key once for everybody who will ask it. An answer is kept until the last of them has it.
+    Who has begun holds what all of its networks said together, once: twice the room until the last one has begun.
 
     >>> answers = Answers(["first", "first", "second"])
     >>> answers.put("first", torch.zeros(2, 3)), answers.put("second", torch.zeros(2, 3))

@@ -76,10 +76,10 @@ def _side_by_side(
                 wave += group
                 waiting = _without(waiting, group)
                 updates.append(steps)
-                run, taken = group[0][1], before - _free(device)
-                whole = round(taken / pixels_at(run.job.recipe, run.resume()[0]))
+                taken = before - _free(device)
+                whole = round(taken / _pixels_now(group[0][1]))
                 need, owed = max(need, whole), owed + whole - taken
-                if run.captured is None:
+                if group[0][1].captured is None:
                     break
             if wave:
                 LOG.info("%d networks side by side (%s)", len(wave), wave[0][1].engine)
@@ -94,6 +94,10 @@ def _side_by_side(
         wave.clear()
         group, steps = [], iter(())
         free_memory(device)
+
+
+def _pixels_now(run: Run) -> float:
+    return pixels_at(run.job.recipe, run.resume()[0])
 
 
 def _without(waiting: Sequence[Task], group: Group[Task]) -> list[Task]:
