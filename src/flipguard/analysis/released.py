@@ -29,7 +29,7 @@ def line_of_runs(runs: Mapping[str, FinishedRun]) -> Plot:
         plan = next(version for version in spec.versions or [] if version.name == run.versions[-1])
         data = material.load(data_of(spec, plan))
         batches = {
-            part: list(Batches(data.part(part), 1024, normalisation=data.normalisation)) for part in ("train", "test")
+            part: list(Batches.asked(data.part(part), normalisation=data.normalisation)) for part in ("train", "test")
         }
         lines[name] = {part: loss_along_line(first, second, found, points=POINTS) for part, found in batches.items()}
     return line_plot(lines)

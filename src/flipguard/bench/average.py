@@ -6,7 +6,7 @@ from torch import nn
 
 from flipguard.bench.node import Node
 from flipguard.bench.shop import Shop
-from flipguard.data import Batches, Split
+from flipguard.data import Batches
 from flipguard.ensembles import average_weights
 from flipguard.methods import Soup, choose_alpha
 
@@ -18,17 +18,15 @@ def averaged(shop: Shop, node: Node) -> nn.Module:
     old = shop.networks(node, "old")[0] if "old" in node.references else None
     new = shop.networks(node, "ensemble" if isinstance(method, Soup) else "new")
     # What BatchNorm's statistics are measured on.
-    batches = _batches(shop, shop.set_of(node).train, node.recipe.batch_size)
+    scale, size = shop.data.normalisation, node.recipe.batch_size
+    batches = Batches(shop.set_of(node).train, size, normalisation=scale, device=shop.device)
     if method.alpha == "validation":
         assert old is not None
-        validation = list(_batches(shop, shop.data.part("validation"), 1024))
+        part = shop.data.part("validation")
+        validation = list(Batches.asked(part, normalisation=scale, device=shop.device))
         chosen = choose_alpha(old, average_weights(new), validation, batches=batches)
         method = replace(method, alpha=chosen.alpha)
     if isinstance(method, Soup):
         return method(new, old=old, batches=batches)
     assert old is not None
     return method(old, new[0], batches=batches)
-
-
-def _batches(shop: Shop, part: Split, size: int) -> Batches:
-    return Batches(part, size, normalisation=shop.data.normalisation, device=shop.device)

@@ -81,7 +81,7 @@ class Shop:
         reference = NetworkReference(need, self.networks(node, need), classes=places).to(self.device)
         if not node.plan.offline:
             return reference
-        rows = Batches(own.train, 1024, normalisation=own.normalisation, device=self.device)
+        rows = Batches.asked(own.train, normalisation=own.normalisation, device=self.device)
         return CachedReference(need, extract_logits(reference, rows), classes=places)
 
     def asked(self, node: Node) -> dict[str, list[Hashable]]:

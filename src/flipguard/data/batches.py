@@ -1,5 +1,6 @@
 """The batches of one epoch, the same in every run that asks for them with the same seeds."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -7,10 +8,33 @@ import torch
 from torch import Tensor
 
 from flipguard.data.augment import Augmentation, normalise
-from flipguard.data.dataset import Split
+from flipguard.data.dataset import Inputs, Split
 from flipguard.data.files import ImageFiles
 from flipguard.data.randomness import random_order
 from flipguard.types import Batch, InputError, Normalisation
+
+MOST_AT_ONCE, FEWEST_AT_ONCE = 1024, 8
+TEXTS_AT_ONCE = 64
+NUMBERS_AT_ONCE = 64 * 3 * 32 * 32
+"""Inputs of one pass on a CPU; what layers make of them is many times as much."""
+
+
+def at_once(x: Inputs, device: "torch.device | str") -> int:
+    """How many samples a network that is not trained is asked at once: enough to fill a GPU, what a CPU's caches hold.
+
+    On a CPU networks for images and texts answer so many 1.5 to 3 times as fast as 1,024 (`benchmarks/asking.py`).
+
+    >>> at_once(torch.zeros(5, 3, 32, 32), "cuda"), at_once(torch.zeros(5, 3, 32, 32), "cpu")
+    (1024, 64)
+    >>> at_once(torch.zeros(5, 3, 64, 64), "cpu"), at_once(torch.zeros(5, 64), "cpu")
+    (16, 1024)
+    """
+    if torch.device(device).type != "cpu":
+        return MOST_AT_ONCE
+    if isinstance(x, dict | tuple):
+        return TEXTS_AT_ONCE
+    numbers = 3 * x.size**2 if isinstance(x, ImageFiles) else math.prod(x.shape[1:])
+    return min(max(NUMBERS_AT_ONCE // max(numbers, 1), FEWEST_AT_ONCE), MOST_AT_ONCE)
 
 
 @dataclass(frozen=True)
@@ -68,6 +92,13 @@ class Batches:
         rank, world = self.shard
         if not 0 <= rank < world:
             raise InputError(f"shard must be (rank, world) with 0 ≤ rank < world, not {self.shard}.")
+
+    @classmethod
+    def asked(
+        cls, split: Split, *, normalisation: Normalisation | None = None, device: "torch.device | str" = "cpu"
+    ) -> "Batches":
+        """All of a split in its stored order, as networks that are not trained are asked."""
+        return cls(split, at_once(split.x, device), normalisation=normalisation, device=device)
 
     @property
     def steps(self) -> int:

@@ -35,7 +35,7 @@ with warnings.catch_warnings():
             split = self._split(model_input)
             network, scale = self.release.network, self.release.normalisation
             with torch.inference_mode():
-                parts = [network(batch.x).softmax(-1) for batch in Batches(split, 1024, normalisation=scale)]
+                parts = [network(batch.x).softmax(-1) for batch in Batches.asked(split, normalisation=scale)]
             return pd.DataFrame(torch.cat(parts).numpy(), columns=list(self.release.classes))
 
         def _split(self, given: Any) -> Split:

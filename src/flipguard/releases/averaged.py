@@ -87,7 +87,7 @@ def _model(task: Task, old: Release | None) -> ModelSpec:
 
 
 def _batches(task: Task, part: str) -> Batches:
-    return Batches(task.data.part(part), 1024, normalisation=task.data.normalisation, device=task.device)
+    return Batches.asked(task.data.part(part), normalisation=task.data.normalisation, device=task.device)
 
 
 def _training(task: Task) -> Batches:

@@ -102,7 +102,7 @@ def _ensemble(task: Task) -> Any:
     reference = NetworkReference("ensemble", _tempered(task, members(task))).to(task.device)
     if not plan.offline:
         return reference
-    batches = Batches(task.data.train, 1024, normalisation=task.data.normalisation, device=task.device)
+    batches = Batches.asked(task.data.train, normalisation=task.data.normalisation, device=task.device)
     return CachedReference("ensemble", extract_logits(reference, batches))
 
 
