@@ -13,9 +13,9 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from flipguard.comparison.classes import Vocabulary
-from flipguard.comparison.engine import Sources
 from flipguard.comparison.expression import ONLY_OLD, joined
 from flipguard.comparison.result import FlippedSample
+from flipguard.comparison.sources import Sources
 from flipguard.comparison.stream import FLIP_COLUMNS
 from flipguard.files import whole_file
 from flipguard.metrics import OUTCOMES

@@ -6,9 +6,10 @@ import pyarrow as pa
 
 from flipguard import statistics
 from flipguard.comparison.classes import Side, Value, Vocabulary
-from flipguard.comparison.engine import Sources, check_scores, coded_table, describe, register
+from flipguard.comparison.engine import check_scores, coded_table, describe, register
 from flipguard.comparison.expression import joined
 from flipguard.comparison.result import Figure, Noise
+from flipguard.comparison.sources import Sources
 from flipguard.predictions import Predictions
 from flipguard.predictions.columns import plain_type
 from flipguard.types import InputError

@@ -3,11 +3,11 @@
 import pyarrow as pa
 
 from flipguard.comparison.counted import Codes, Counted
-from flipguard.comparison.engine import contradictions, has_labels
 from flipguard.comparison.groups import per_cluster
 from flipguard.comparison.measure import LABELLED
 from flipguard.comparison.options import Options
 from flipguard.comparison.prepare import Prepared
+from flipguard.comparison.sources import contradictions, has_labels
 from flipguard.metrics import Tally
 
 FEW_CLUSTERS = 20

@@ -13,10 +13,11 @@ from flipguard.comparison.classes import Vocabulary
 from flipguard.comparison.corrected import relabelled
 from flipguard.comparison.counted import Counted
 from flipguard.comparison.dense import dense_counts
-from flipguard.comparison.engine import Sources, coded_table, count, register
+from flipguard.comparison.engine import coded_table, count, register
 from flipguard.comparison.expression import Plan
 from flipguard.comparison.options import Options
 from flipguard.comparison.slices import settled_slices
+from flipguard.comparison.sources import Sources
 from flipguard.comparison.stream import Block, aligned_blocks, joined_blocks, same_order
 from flipguard.comparison.vocabulary import settled_vocabulary
 from flipguard.predictions import Predictions, read_predictions
