@@ -2,7 +2,7 @@
 
 from held import ROOT, rows_of, section
 
-from flipguard.bench.tables import paired_p, read_table
+from flipguard.bench.tables import Row, paired_p, read_table
 
 
 def test_the_fine_tuned_heir_in_words_is_its_runs() -> None:
@@ -29,6 +29,36 @@ def test_the_fine_tuned_heir_in_words_is_its_runs() -> None:
     assert f"a third fewer flips (p = {p('heir', 'elodi', error)} and {p('heir', 'elodi', flips)})" in text
     assert f"(NFR 0.77 and 0.90, p = {p('heir', 'paragon', flips)})" in text
     assert f"(NFR 1.14 against 1.72, paired p = {p('elodi', 'none', flips)})" in text
+
+
+def test_branches_that_inherit_from_pretrained_encoders_in_words_are_their_runs() -> None:
+    rows = {row.name: row for row in rows_of("clinc_tuned")}
+    scion, elodi, heir, none = (rows[name] for name in ("scion", "elodi", "heir", "none"))
+    text, page = section("MiniLM fine-tuned on a fifth of CLINC-150"), (ROOT / "docs/methods/scion.md").read_text()
+    error, relative = "error_rate_new", "relative_negative_flip_rate"
+
+    def p(other: Row, cell: str) -> str:
+        return f"{paired_p(scion.cells[cell].values, other.cells[cell].values):.2f}"
+
+    ours, theirs, plain = (row.cells[relative].mean for row in (scion, elodi, none))
+    share = f"{100 * (plain - ours) / (plain - theirs):.0f} % of the cut"
+    flips = f"({100 * ours:.1f}, ELODI {100 * theirs:.1f}, no treatment {100 * plain:.1f}; p = {p(elodi, relative)})"
+    errors = [f"{100 * row.cells[error].mean:.2f}" for row in (scion, elodi)]
+    costs = [f"{row.training_cost:.1f}" for row in (scion, elodi)]
+    assert (
+        f"It has {share} {flips} at an error of {errors[0]} where ELODI has {errors[1]} (p = {p(elodi, error)}), "
+        f"for {costs[0]} trainings instead of {costs[1]}."
+    ) in text
+    assert f"is not told from it (error p = {p(heir, error)}, relative NFR p = {p(heir, relative)})" in text
+    assert f"{share} {flips.split(';')[0]}) at {errors[0]} % error where ELODI from the same four has" in page
+    assert f"{errors[1]}, for {costs[0]} trainings instead of {costs[1]}" in page
+    # What was wanted of it.
+    assert scion.training_cost <= 3
+    assert plain - ours >= 0.9 * (plain - theirs)
+    assert scion.cells[error].mean <= elodi.cells[error].mean
+    said = read_table(ROOT / "results" / "bench" / "clinc_tuned", "predictions.parquet")
+    for seed in scion.seeds:
+        assert said[f"scion.{seed}.0.old"].equals(said[f"elodi.{seed}.0.old"]), seed
 
 
 def test_a_fine_tuned_encoder_on_ag_news_in_words_is_its_record() -> None:
