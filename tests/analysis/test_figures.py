@@ -11,7 +11,9 @@ import pytest
 from flipguard import InputError, Predictions
 from flipguard.analysis.churn import accuracy_against_churn, churn_against_coefficient, swept
 from flipguard.analysis.confidence import entropy_in_and_out, prediction_confidence, regularised_losses
+from flipguard.analysis.displacement import displacement_norms
 from flipguard.analysis.draw import draw
+from flipguard.analysis.ensembles import ensemble_size
 from flipguard.analysis.members import Members, read_members
 from flipguard.analysis.rates import against_parameter, error_against_flips, gain_against_flips, over_the_chain
 from flipguard.cli.figure import FIGURES
@@ -54,6 +56,14 @@ def test_features_are_read_in_place_of_logits() -> None:
     columns = {"id": np.arange(N), "label": np.arange(N) % C, "prediction": np.arange(N) % C}
     members = read_members([Predictions.from_arrays(**columns, features=features)], column="features")
     assert (members.logits[0] == features).all()
+
+
+def test_norms_need_members_that_differ() -> None:
+    one = read_members([member(1)])
+    with pytest.raises(InputError, match="needs at least two on each side"):
+        displacement_norms(one, one, sizes=(1,))
+    with pytest.raises(InputError, match=r"an ensemble of 4 needs as many members, there are 1: give more, or smaller"):
+        ensemble_size({"": (one, one)}, sizes=(4,))
 
 
 def test_a_chain_s_flips_are_those_of_each_pair() -> None:
@@ -197,9 +207,11 @@ def test_the_command_draws_from_files_and_names_the_figures(tmp_path: Path) -> N
     paths = [tmp_path / f"{i}.parquet" for i in range(1, 5)]
     for i, path in enumerate(paths, start=1):
         member(i).write(path)
-    done, unknown, incomplete = in_turn(
+    done, chain, alone, unknown, incomplete = in_turn(
         tmp_path,
         ("figure", "ensemble-size", "--old", *paths[:2], "--new", *paths[2:], "--sizes", 1, 2, "--out", "f.json"),
+        ("figure", "chain", "--old", paths[0], "--new", *paths[1:], "--out", "c.json"),
+        ("figure", "gain-against-flips", "--new", paths[0], "--out", "g.svg"),
         ("figure", "nothing", "--out", "g.svg"),
         ("figure", "against-parameter", "--old", paths[0], "--new", paths[1], "--out", "g.svg"),
     )
@@ -207,6 +219,11 @@ def test_the_command_draws_from_files_and_names_the_figures(tmp_path: Path) -> N
     stored = json.loads((tmp_path / "f.json").read_text())
     assert stored["panels"][1]["series"][0]["x"] == [1.0, 2.0]
     assert f"NFR, 2×: {stored['facts']['NFR, 2×']:.4g}" in done.stdout
+    assert (chain.code, chain.stderr) == (0, "")
+    total = matrix(paths).sum_negative_flips
+    assert json.loads((tmp_path / "c.json").read_text())["facts"]["negative flips along the chain"] == total
+    assert alone.code == 2
+    assert "needs every version's file, the oldest first: --new V1 V2" in alone.stderr
     assert unknown.code == 2
     assert all(name in unknown.stderr for name in FIGURES)
     assert "needs --values" in incomplete.stderr

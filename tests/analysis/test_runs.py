@@ -76,6 +76,7 @@ DRAWN = {
     ("epochs", "chain"): "epoch",
     ("error-against-flips", "entropy_0.2", "entropy_0.7", "chain"): "error of the new model",
     ("gain-against-flips", "chain"): "new",
+    ("chain", "chain"): "version",
     ("against-parameter", "entropy_0.2", "entropy_0.7", "--key", "method.alpha"): "method.alpha",
     ("churn", "entropy_0.2", "entropy_0.7", "--key", "method.alpha"): "alpha of entropy",
     ("ensemble-size", "entropy_0.2", "--sizes", "1", "2"): "members",
@@ -85,6 +86,7 @@ DRAWN = {
 }
 REFUSED = {
     ("epochs",): "needs run folders",
+    ("epochs", "chain/spec.yaml"): "is a file, and a run is a folder",
     ("churn", "chain"): "needs --key",
     ("ensemble-size", "chain", "--old", "a.parquet"): "run folders have both sides",
     ("feature-arrows", "chain"): "has no features",

@@ -88,9 +88,13 @@ def displacement_norms(
     the means' displacement, which no ensemble's size takes away. A panel for each sample.
     """
     largest = min(len(old.logits), len(new.logits))
+    if largest < 2:
+        raise InputError("the law is fitted to how members differ: it needs at least two on each side.")
     for size in sizes:
         if size > largest:
-            raise InputError(f"an ensemble of {size} cannot be drawn from {largest} members.")
+            raise InputError(
+                f"an ensemble of {size} cannot be drawn from {largest} members: give more, or smaller sizes."
+            )
     panels: list[Panel] = []
     facts: dict[str, float] = {}
     for sample in samples:

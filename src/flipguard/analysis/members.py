@@ -37,7 +37,10 @@ class Members:
         """(K, N, C): the mean logits of K disjoint ensembles of a size."""
         count = len(self.logits) // size
         if not count:
-            raise InputError(f"an ensemble of {size} needs as many members, there are {len(self.logits)}.")
+            number = len(self.logits)
+            raise InputError(
+                f"an ensemble of {size} needs as many members, there are {number}: give more, or smaller sizes."
+            )
         found: Logits = self.logits[: count * size].reshape(count, size, *self.logits.shape[1:]).mean(axis=1)
         return found
 

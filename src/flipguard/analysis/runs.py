@@ -95,6 +95,8 @@ class FinishedRun:
 def read_run(path: str | Path) -> FinishedRun:
     """The run of a folder."""
     path = Path(path)
+    if path.is_file():
+        raise InputError(f"{path} is a file, and a run is a folder: the one that flipguard train wrote.")
     if not path.is_dir():
         raise InputError(f"the run folder {path} does not exist.")
     if not is_run(path):
