@@ -26,6 +26,7 @@ from flipguard.reports.html.charts import safe
 from flipguard.reports.html.payload import quantile
 from flipguard.reports.html.samples import pictures_in
 from flipguard.reports.wording import outcome_counts, verdict
+from one_process import in_turn
 
 CLASSES = ("ant", "bee", "cat", "dog", "eel", "fox", "gnu")
 Side = dict[str, Any]
@@ -335,6 +336,28 @@ def test_a_data_set_shows_its_own_samples(tmp_path: Path) -> None:
     image = Image.open(io.BytesIO(base64.b64decode(pictures[0].split(",")[1]))).convert("L")
     first = int(np.flatnonzero(test.ids == sorted(test.ids[::3])[0])[0])
     assert np.abs(np.asarray(image).astype(int) - test.x[first, 0].numpy()).max() <= 2
+
+
+def test_the_command_shows_rows_of_a_table_of_one_s_own(tmp_path: Path) -> None:
+    """By settings, and by a spec that has them, as `predict` takes them."""
+    lines = [f"s{i},{i},{i * 1.5},{i % 2}" for i in range(7)]
+    (tmp_path / "t.csv").write_text("\n".join(["name,a,b,label", *lines]))
+    spec = "data: {name: table, train: t.csv, test: t.csv, id: name, features: [a, b]}"
+    (tmp_path / "data.yaml").write_text(spec)
+    for side, last in (("old", 0), ("new", 1)):
+        rows = [f"s{i},{i % 2},{i % 2 if i < 6 else last}" for i in range(7)]
+        (tmp_path / f"{side}.csv").write_text("\n".join(["id,label,prediction", *rows]))
+    settings = ("name=table", "folder=.", "train=t.csv", "test=t.csv", "id=name", "features=[a,b]")
+    both = ("report", "old.csv", "new.csv", "--out")
+    done = in_turn(
+        tmp_path,
+        (*both, "a.html", "--data", *settings),
+        (*both, "b.html", "--data", "data.yaml", "--data-dir", "."),
+    )
+    assert [(one.code, one.stderr) for one in done] == [(0, ""), (0, "")]
+    for page in ("a.html", "b.html"):
+        flips = unpacked((tmp_path / page).read_text())["flips"]
+        assert "6, 9" in json.dumps(flips["columns"]), flips
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import typer
 from flipguard.cli import options as o
 from flipguard.cli.compare import comparison_options, noted
 from flipguard.cli.comparing import comparing, named_files, together
+from flipguard.cli.demo import with_torch
 from flipguard.cli.outputs import check_outputs, say
 from flipguard.cli.shell import command_line
 from flipguard.types import InputError
@@ -25,7 +26,9 @@ EPILOG = """Examples:
 
   flipguard report v3.parquet v4.parquet --chain v1.parquet v2.parquet --candidates other.parquet
 
-  flipguard report old.parquet new.parquet --data cifar100 --data-dir ~/data"""
+  flipguard report old.parquet new.parquet --data cifar100 --data-dir ~/data
+
+  flipguard report old.parquet new.parquet --data name=table folder=mine train=train.csv test=test.csv"""
 LOOK = "Look"
 
 
@@ -47,7 +50,12 @@ def report(
     out: Annotated[str, typer.Option(help="The page to write.", metavar="FILE")] = "report.html",
     debug: o.Debug = False,
     images: Annotated[str | None, _look("--images", "Show thumbnails: a folder with a file per id.", "DIR")] = None,
-    data: Annotated[str | None, _look("--data", "Show samples of a data set, such as digits.", "NAME[:WHICH]")] = None,
+    data: Annotated[
+        list[str] | None,
+        _look(
+            "--data", "Show samples of a data set: digits, a spec that has it, or settings as in one.", "NAME|SPEC|…"
+        ),
+    ] = None,
     data_dir: Annotated[str | None, _look("--data-dir", "Where --data looks. Default: FLIPGUARD_DATA.", "DIR")] = None,
     show: Annotated[list[str] | None, _look("--show", "Columns to show with a flip, such as text.", "COLUMN…")] = None,
     candidates: Annotated[
@@ -120,13 +128,25 @@ def _gate(run: dict[str, Any] | None, asked: Any, notes: list[str]) -> Any:
     return GateSettings.model_validate(run)
 
 
+def _data(given: list[str], folder: str | None) -> Any:
+    """A data set's name as it is; that of a spec, or of settings such as `predict` takes, loaded."""
+    if not given or (len(given) == 1 and "=" not in given[0] and Path(given[0]).suffix not in (".yaml", ".yml")):
+        return given[0] if given else None
+    from flipguard.spec.training import read_data_plan
+
+    plan = read_data_plan(given)
+    if folder is not None:
+        plan = plan.model_copy(update={"folder": folder})
+    return with_torch("flipguard.releases.material", "the samples", "train").load(plan)
+
+
 def _page(given: dict[str, Any], options: dict[str, Any], notes: list[str]) -> tuple[str, int]:
     from flipguard.comparison.run import compare_in_detail
     from flipguard.reports.html.page import MAX_FLIPS, Look, check_extra, gathered, html
 
     look = Look(
         images=given["images"],
-        data=given["data"],
+        data=_data(given["data"] or [], given["data_dir"]),
         data_folder=given["data_dir"],
         show=given["show"],
         candidates=given["candidates"] or (),
