@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from flipguard._heap import keep_freed_memory
 from flipguard.cli import options as o
 from flipguard.cli import with_pandas
 from flipguard.cli.outputs import check_outputs, deliver, say
@@ -48,8 +49,9 @@ def demo(
 
 
 def with_torch(name: str, what: str, extra: str) -> ModuleType:
-    """A room that needs torch, or the name of the extra that brings it."""
+    """A room that needs torch, or the name of the extra that brings it. The process is the command's own."""
     with_pandas()
+    keep_freed_memory()
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from flipguard._heap import keep_freed_memory
 from flipguard.training import signals
 from flipguard.training.errors import TrainingError
 from flipguard.training.pool import Event, Hear, Piece, Queue
@@ -155,11 +156,13 @@ def _carried(error: BaseException) -> BaseException:
 
 
 def begin_worker() -> None:
-    """A process that trains for another: one thread, its parent's signals, and no life after its parent's.
+    """A process that trains for another: one thread, its parent's signals, no life after its parent's; what it frees it
+    keeps.
 
     A worker whose parent was killed would go on, beside the run that is started in its place.
     """
     torch.set_num_threads(1)
+    keep_freed_memory()
     signals.heeded_by_worker()
     threading.Thread(target=_leave_with_parent, daemon=True).start()
 
