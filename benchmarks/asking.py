@@ -4,8 +4,8 @@
     python benchmarks/asking.py --threads 2
 
 Untrained networks over random inputs, in eval mode: ResNets of width 32 on images of 32 and 64 pixels, a transformer on
-sequences of 48 tokens, a perceptron on rows of 64 numbers. All sizes take turns in one run; the fastest repetition
-counts. The ratio is the time of 1,024 at once, which fills a GPU, over that of as many as we ask.
+sequences of 48 tokens, perceptrons on rows of 64 and of 10,000 numbers. All sizes take turns in one run; the fastest
+repetition counts. The ratio is the time of 1,024 at once, which fills a GPU, over that of as many as we ask.
 """
 
 import argparse
@@ -29,6 +29,7 @@ def networks() -> Iterator[tuple[str, nn.Module, Tensor]]:
     layer = nn.TransformerEncoderLayer(128, 4, 256, batch_first=True)
     yield "transformer, 48 tokens", nn.TransformerEncoder(layer, 2), torch.randn(4096, 48, 128)
     yield "perceptron", build_model("mlp", classes=10, hidden=[128]), torch.randn(65536, 64)
+    yield "perceptron, wide rows", build_model("mlp", classes=10, hidden=[512]), torch.randn(4096, 10000)
 
 
 @torch.inference_mode()

@@ -226,6 +226,24 @@ def test_a_value_that_looks_like_a_file_is_not_taken_for_a_repetition() -> None:
     assert " ".join(spread) == "o n --by a --by b --json - --by=c --by d --plain -- e f"
 
 
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("RUN --data name=table folder=mine", "RUN --data name=table --data folder=mine"),
+        ("--data name=table folder=mine RUN", "--data name=table folder=mine RUN"),
+        ("old.csv --data name=table new.csv", "old.csv --data name=table new.csv"),
+        ("old.csv --data spec.yaml a=b.csv", "old.csv --data spec.yaml a=b.csv"),
+        ("--noise a=1.csv a=2.csv a=3.csv", "--noise a=1.csv a=2.csv --noise a=3.csv"),
+    ],
+)
+def test_a_second_setting_is_not_taken_for_an_argument_that_may_be_left_out(given: str, expected: str) -> None:
+    import typer.main
+
+    command = typer.main.get_command(app).commands["report"]  # type: ignore[attr-defined]
+    assert isinstance(command, SeveralValues)
+    assert " ".join(command.repeat_flags(given.split())) == expected
+
+
 @pytest.mark.usefixtures("files")
 def test_matrix_prints_and_writes() -> None:
     result = run("matrix", "old.parquet", "new.parquet", "old.parquet", "--json", "m.json", "--markdown", "m.md")

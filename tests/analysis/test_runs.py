@@ -1,6 +1,7 @@
 """Figures and the report from run folders that `flipguard train` has made."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ from one_process import in_turn
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A chain of three versions, and an update by two seeds for each of two loss weights."""
+    """Two chains of three versions, one whose data grow, and an update by two seeds for each of two loss weights."""
     home = tmp_path_factory.mktemp("runs")
     versions = [{"name": f"v{i}", "model": {"name": "mlp", "hidden": [units]}} for i, units in enumerate((3, 5, 5))]
     shared = {
@@ -31,6 +32,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     chain = {**shared, "versions": versions, "gate": {"max_nfr": 0.5}, "seed": 7}
     train(parse_training_spec(chain), home / "chain")
+    grown = [{**versions[0], "data": {"classes": 0.5}}, *versions[1:]]
+    train(parse_training_spec({**chain, "versions": grown}), home / "grown")
     for alpha in (0.2, 0.7):
         method = {"name": "entropy", "alpha": alpha}
         update = {**shared, "versions": versions[:2], "method": method, "seed": [1, 2]}
@@ -90,6 +93,8 @@ REFUSED = {
     ("churn", "chain"): "needs --key",
     ("ensemble-size", "chain", "--old", "a.parquet"): "run folders have both sides",
     ("feature-arrows", "chain"): "has no features",
+    ("chain", "entropy_0.2"): "takes the versions of one run, 2 came: give one of them, such as entropy_0.2/seed_1",
+    ("chain", "chain", "grown"): "takes the versions of one run, 2 came",
 }
 
 
@@ -105,6 +110,32 @@ def test_the_command_draws_from_runs_and_says_what_a_run_cannot_give(folders: Pa
     for (words, message), one in zip(REFUSED.items(), done[len(DRAWN) :], strict=True):
         assert one.code == 2, words
         assert message in one.stderr
+
+
+def test_the_chain_of_a_run_whose_data_grew_is_what_its_training_said(folders: Path, tmp_path: Path) -> None:
+    """Also where nothing can be asked again of what an old model was tested on."""
+    bare = tmp_path / "bare"
+    shutil.copytree(folders / "grown", bare)
+    again = list(bare.glob("versions/*/earlier/v0.parquet"))
+    assert again
+    for path in again:
+        path.unlink()
+    told = in_turn(
+        folders,
+        ("figure", "chain", "grown", "--out", tmp_path / "whole.json"),
+        ("figure", "chain", bare, "--out", tmp_path / "shared.json"),
+        ("figure", "gain-against-flips", bare, "--out", tmp_path / "zoo.json"),
+    )
+    assert [(one.code, one.stderr) for one in told] == [(0, "")] * 3
+    whole, shared = (
+        json.loads((tmp_path / f"{name}.json").read_text())["facts"]["negative flips along the chain"]
+        for name in ("whole", "shared")
+    )
+    trained = json.loads((folders / "grown" / "matrix.json").read_text())
+    assert whole == trained["sum_negative_flips"]
+    files = [bare / "versions" / f"v{i}" / "predictions" / "test.parquet" for i in range(3)]
+    assert shared == flipguard.matrix(files, on_missing="drop").sum_negative_flips
+    assert len({flipguard.read_predictions(file).rows for file in files}) == 2
 
 
 def test_the_terminal_shows_how_each_version_was_trained(folders: Path) -> None:

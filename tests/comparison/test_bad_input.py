@@ -20,6 +20,12 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]] = {
     "duplicate ids in both": ({"id": [1, 1, 3, 4, 5]}, {"id": [1, 1, 3, 4, 5]}, {}, "old has duplicate ids"),
     "duplicates in spite of drop": ({"id": [1, 2, 2, 4, 5]}, {}, {"on_missing": "drop"}, "old has duplicate ids"),
     "no id in common": ({"id": [6, 7, 8, 9, 10]}, {}, {}, r"share no id \(first: 6 and 1\): are they predictions"),
+    "long ids": (
+        {"id": [f"{'long/' * 20}{i}/end" for i in range(5)]},
+        {"id": [f"{'long/' * 20}{i}" for i in range(6, 11)]},
+        {},
+        rf"\(first: …{'long/' * 6}0/end and …{'long/' * 6}10\)",
+    ),
     "none in spite of drop": ({"id": [6, 7, 8, 9, 10]}, {}, {"on_missing": "drop"}, "share no id"),
     "one id elsewhere": ({"id": [1, 2, 3, 4, 6]}, {}, {}, r"1 is only in old \(first: 6\).*--on-missing drop"),
     "an id is missing": ({"id": [1, 2, 3, 4, None]}, {}, {}, "old has 1 rows without an id"),

@@ -142,12 +142,19 @@ def test_how_many_clusters_there_are_is_said(clusters: int, labelled: int, expec
     if labelled == 1:
         assert found.negative_flip_rate is not None
         assert (found.negative_flip_rate.low, found.negative_flip_rate.high) == (0, 1)
+    if 0 < labelled < clusters:
+        assert any(f"that of churn rests on all {clusters};" in note for note in found.notes), found.notes
+        assert found.churn is not None
+        assert 0 < found.churn.low < found.churn.high < 0.5
 
 
 def test_the_confidence_may_be_in_percent() -> None:
     old = {"id": [0, 1, 2], "label": [0, 1, 1], "prediction": [0, 1, 0]}
     percent: Any = "90%"
     assert compare(old, old, confidence=percent) == compare(old, old, confidence=0.9)
+    assert matrix([old, old], confidence=percent) == matrix([old, old], confidence=0.9)
+    assert compare(old, old, confidence=np.float64(0.9)) == compare(old, old, confidence=0.9)
+    assert compare(old, old, confidence=np.float32(0.9)).confidence == pytest.approx(0.9)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"the confidence must be a number such as 0\.95, or '95%', it is 'high'"):
         compare(old, old, confidence="high")  # type: ignore[arg-type]
 

@@ -349,12 +349,15 @@ def test_the_command_shows_rows_of_a_table_of_one_s_own(tmp_path: Path) -> None:
         (tmp_path / f"{side}.csv").write_text("\n".join(["id,label,prediction", *rows]))
     settings = ("name=table", "folder=.", "train=t.csv", "test=t.csv", "id=name", "features=[a,b]")
     both = ("report", "old.csv", "new.csv", "--out")
-    done = in_turn(
+    *done, over = in_turn(
         tmp_path,
         (*both, "a.html", "--data", *settings),
         (*both, "b.html", "--data", "data.yaml", "--data-dir", "."),
+        (*both, "data.yaml", "--data", "data.yaml", "--data-dir", "."),
     )
     assert [(one.code, one.stderr) for one in done] == [(0, ""), (0, "")]
+    assert (over.code, (tmp_path / "data.yaml").read_text()) == (2, spec)
+    assert "would overwrite data.yaml" in over.stderr
     for page in ("a.html", "b.html"):
         flips = unpacked((tmp_path / page).read_text())["flips"]
         assert "6, 9" in json.dumps(flips["columns"]), flips

@@ -62,13 +62,14 @@ def error_against_flips(updates: Mapping[str, Pairs]) -> Plot:
     )
 
 
-def gain_against_flips(zoo: Sequence[Any]) -> Plot:
+def gain_against_flips(zoo: Sequence[Any], **options: Any) -> Plot:
     """Accuracy gained and negative flip rate of every update in a zoo of models: PCT (Yan et al. 2021), Fig. 2.
 
     Two tables, from the model of a row to that of a column, and both against each other for the updates whose new model
-    errs no more than the old one. An update that gains nothing is there, too: the same network trained twice.
+    errs no more than the old one. An update that gains nothing is there, too: the same network trained twice. The
+    options are as in `flipguard.matrix`.
     """
-    found = matrix(zoo)
+    found = matrix(zoo, **options)
     cells = [(i, j) for i in range(len(found.versions)) for j in range(len(found.versions)) if i != j]
     gains = [float(found.error_rate[i]) - float(found.error_rate[j]) for i, j in cells]
     rates = [float(found.negative_flip_rate[i][j]) for i, j in cells]

@@ -34,26 +34,30 @@ class FinishedRun:
         return self.home(version) / PREDICTIONS / TEST
 
     @property
+    def said(self) -> list[Path]:
+        """What each version said of the last one's test part, as far as that is known; the oldest first."""
+        again = {version: self.home(self.versions[-1]) / EARLIER / f"{version}.parquet" for version in self.versions}
+        return [file if file.exists() else self.predictions(version) for version, file in again.items()]
+
+    @property
     def update(self) -> tuple[Path, Path]:
-        """Predictions of the version before the last, and of the last, on the last one's test part."""
+        """Predictions of the version before the last, and of the last."""
         if len(self.versions) < 2:
             raise InputError(
                 f"{self.path} has {len(self.versions)} version with test predictions: an update needs two."
             )
-        old, new = self.versions[-2:]
-        again = self.home(new) / EARLIER / f"{old}.parquet"
-        return again if again.exists() else self.predictions(old), self.predictions(new)
+        old, new = self.said[-2:]
+        return old, new
 
     @property
     def chain(self) -> list[Path]:
         """Predictions of the versions before the update, the oldest first."""
-        return [self.predictions(version) for version in self.versions[:-2]]
+        return self.said[:-2]
 
     @cached_property
     def same_test(self) -> bool:
         """Whether all versions were tested on the same samples; data that grew have others."""
-        files = [*self.chain, *(self.update if len(self.versions) > 1 else ())]
-        return len({read_predictions(file).fingerprint for file in files}) == 1
+        return len({read_predictions(file).fingerprint for file in self.said}) == 1
 
     @cached_property
     def comparison(self) -> Comparison:

@@ -1,6 +1,6 @@
 """`flipguard figure NAME`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -109,24 +109,16 @@ def _error_against_flips(sources: Sources) -> "Plot":
 def _gain_against_flips(sources: Sources) -> "Plot":
     from flipguard.analysis.rates import gain_against_flips
 
-    return gain_against_flips(_versions(sources))
-
-
-def _versions(sources: Sources) -> Sequence[str | Path]:
-    """The prediction files of every version, the oldest first."""
-    found = [*sources.old, *sources.new]
-    for run in (run for group in sources.groups().values() for run in group):
-        found += [run.predictions(version) for version in run.versions]
-    if len(found) < 2:
-        raise InputError(f"the figure {sources.figure} needs every version's file, the oldest first: --new V1 V2 …")
-    return found
+    zoo, options = sources.versions()
+    return gain_against_flips(zoo, **options)
 
 
 def _chain(sources: Sources) -> "Plot":
     from flipguard.analysis.rates import over_the_chain
     from flipguard.comparison.chain import matrix
 
-    return over_the_chain(matrix(_versions(sources)))
+    versions, options = sources.versions(of_one_run=True)
+    return over_the_chain(matrix(versions, **options))
 
 
 def _against_parameter(sources: Sources) -> "Plot":

@@ -74,6 +74,17 @@ class Sources:
         updates = [run.update for group in self.groups().values() for run in group]
         return replace(self, runs=(), old=[old for old, _ in updates], new=[new for _, new in updates])
 
+    def versions(self, *, of_one_run: bool = False) -> tuple[Files, dict[str, Any]]:
+        """Files of every version, the oldest first, and options to compare them with: data that grew share a part."""
+        runs = [run for group in self.groups().values() for run in group]
+        if of_one_run and len(runs) > 1:
+            came = f"{len(runs)} came: give one of them, such as {runs[0].path}"
+            raise InputError(f"the figure {self.figure} takes the versions of one run, {came}.")
+        found = [*self.old, *self.new, *(file for run in runs for file in run.said)]
+        if len(found) < 2:
+            raise InputError(f"the figure {self.figure} needs every version's file, the oldest first: --new V1 V2 …")
+        return found, {} if all(run.same_test for run in runs) else {"on_missing": "drop"}
+
     def members(self) -> tuple["Members", "Members"]:
         """All old models as members of one ensemble, and all new ones."""
         from flipguard.analysis.members import read_members

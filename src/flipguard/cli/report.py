@@ -82,6 +82,7 @@ def report(
     given = _sides(together(locals()))
     sources = [str(given["old"]), str(given["new"]), *named_files(given)]
     sources += [str(file) for name in ("candidates", "chain", "figures") for file in given[name] or ()]
+    sources += [spec for spec in given["data"] or () if _is_spec(spec)]
     check_outputs({"--out": out}, sources)
     options, notes = comparison_options(given)
     options["gate"] = _gate(given["gate"], options["gate"], notes)
@@ -130,7 +131,7 @@ def _gate(run: dict[str, Any] | None, asked: Any, notes: list[str]) -> Any:
 
 def _data(given: list[str], folder: str | None) -> Any:
     """A data set's name as it is; that of a spec, or of settings such as `predict` takes, loaded."""
-    if not given or (len(given) == 1 and "=" not in given[0] and Path(given[0]).suffix not in (".yaml", ".yml")):
+    if not given or (len(given) == 1 and "=" not in given[0] and not _is_spec(given[0])):
         return given[0] if given else None
     from flipguard.spec.training import read_data_plan
 
@@ -138,6 +139,10 @@ def _data(given: list[str], folder: str | None) -> Any:
     if folder is not None:
         plan = plan.model_copy(update={"folder": folder})
     return with_torch("flipguard.releases.material", "the samples", "train").load(plan)
+
+
+def _is_spec(word: str) -> bool:
+    return "=" not in word and Path(word).suffix in (".yaml", ".yml")
 
 
 def _page(given: dict[str, Any], options: dict[str, Any], notes: list[str]) -> tuple[str, int]:

@@ -97,7 +97,8 @@ def _in_our_words(message: str) -> str:
 class SeveralValues(TyperCommand):
     """A command whose repeatable options take several values after one flag: `--noise a b` is `--noise a --noise b`.
 
-    Only once all positional arguments have been seen, so that `--noise a OLD NEW` means what it says.
+    Only once all positional arguments have been seen, so that `--noise a OLD NEW` means what it says; a setting after a
+    setting, as in `RUN --data name=table folder=mine`, is none that may be left out.
     """
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
@@ -106,7 +107,8 @@ class SeveralValues(TyperCommand):
     def repeat_flags(self, args: Sequence[str]) -> list[str]:
         options = {name: p for p in self.params if p.param_type_name == "option" for name in p.opts}
         # An argument that takes any number of words takes those before the first flag.
-        missing = sum(p.param_type_name == "argument" and p.nargs != -1 for p in self.params)
+        arguments = [p for p in self.params if p.param_type_name == "argument" and p.nargs != -1]
+        missing, optional = len(arguments), sum(not p.required for p in arguments)
         spread: list[str] = []
         flag, takes_value = None, False
         for place, word in enumerate(args):
@@ -118,12 +120,16 @@ class SeveralValues(TyperCommand):
                 option = options.get(word.partition("=")[0])
                 takes_value = "=" not in word and option is not None and not getattr(option, "is_flag", False)
                 flag = word.partition("=")[0] if option is not None and option.multiple else None
-            elif flag is not None and missing <= 0:
+            elif flag is not None and missing <= (optional if _are_settings(args[place - 1 : place + 1]) else 0):
                 spread.append(flag)
             else:
                 missing -= 1
             spread.append(word)
         return spread
+
+
+def _are_settings(words: Sequence[str]) -> bool:
+    return all(re.match(r"[A-Za-z_][\w.]*=", word) for word in words)
 
 
 class ClusterFirst(SeveralValues):

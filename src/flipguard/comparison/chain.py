@@ -56,7 +56,7 @@ def matrix(versions: Sequence[Any], *, confidence: float = 0.95, memory: str | N
         sum_negative_flips=total,
         mean_negative_flip_rate=total / sum(pair.labelled for pair in updates),
         mean_pairwise_negative_flip_rate=sum(older_to_newer) / len(older_to_newer),
-        confidence=confidence,
+        confidence=settings.confidence,
         notes=notes,
     )
 

@@ -97,5 +97,7 @@ def _note_on_clusters(clusters: Codes) -> str:
     else:
         few = ", and so few say little of how clusters differ" if number < FEW_CLUSTERS else ""
         said = f"widen the intervals of rates, differences and relative NFR{few}"
+    if number < len(clusters):
+        said += f"; that of churn rests on all {len(clusters):,}"
     rest = "those of churn_bound, of weighted figures, flip_cost, the noise floor and the scores"
     return f"{what} {said}; {rest} take samples as independent."

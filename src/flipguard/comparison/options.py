@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +34,10 @@ class Options:
     memory: str | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "confidence", as_share(self.confidence))
-        if not isinstance(self.confidence, int | float):
+        share = as_share(self.confidence)
+        if not isinstance(share, Real):
             raise InputError(f"the confidence must be a number such as 0.95, or '95%', it is {self.confidence!r}.")
+        object.__setattr__(self, "confidence", float(share))
         if not 0 < self.confidence < 1:
             raise InputError(f"the confidence must lie between 0 and 1, it is {self.confidence:g}.")
         if self.on_missing not in ("error", "drop"):

@@ -26,15 +26,28 @@ def no_id_shared(names: tuple[str, str], first: Sequence[Any]) -> str:
     """
     seen = ""
     if len(first) == 2:
-        old, new = (_shown(value) for value in first)
-        seen = f" (first: {old} and {new}{', which only look alike' if old == new else ''})"
+        old, new = (_printed(value) for value in first)
+        alike = ", which only look alike" if old == new else ""
+        start = _where_they_part(old, new)
+        seen = f" (first: {_shown(old, start)} and {_shown(new, start)}{alike})"
     return f"{names[0]} and {names[1]} share no id{seen}: are they predictions on the same data?"
 
 
-def _shown(value: Any) -> str:
-    """An id as a line can show it: white space folded, nothing that does not print, not longer than it must be."""
-    text = "".join(c for c in " ".join(str(value).split()) if c.isprintable())
-    return text if len(text) <= LONGEST_ID else f"{text[:LONGEST_ID]}…"
+def _printed(value: Any) -> str:
+    """An id as a line can show it: white space folded, nothing that does not print."""
+    return "".join(c for c in " ".join(str(value).split()) if c.isprintable())
+
+
+def _where_they_part(old: str, new: str) -> int:
+    """From where both are shown: the beginning, unless it is all that would be seen."""
+    pairs = enumerate(zip(old, new, strict=False))
+    same = next((place for place, (one, other) in pairs if one != other), min(len(old), len(new)))
+    return 0 if same < LONGEST_ID else same - LONGEST_ID // 2
+
+
+def _shown(text: str, start: int) -> str:
+    part = text[start : start + LONGEST_ID]
+    return f"{'…' if start else ''}{part}{'…' if start + LONGEST_ID < len(text) else ''}"
 
 
 def refuse_duplicates(sources: Sources, old: Predictions, new: Predictions, repeated: tuple[bool, bool]) -> None:

@@ -23,13 +23,14 @@ def at_once(x: Inputs, device: "torch.device | str") -> int:
     """How many samples a network that is not trained is asked at once: enough to fill a GPU, what a CPU's caches hold.
 
     On a CPU networks for images and texts answer so many 1.5 to 3 times as fast as 1,024 (`benchmarks/asking.py`).
+    Those for rows of a table do not: what they read is mostly weights, once for each pass.
 
     >>> at_once(torch.zeros(5, 3, 32, 32), "cuda"), at_once(torch.zeros(5, 3, 32, 32), "cpu")
     (1024, 64)
-    >>> at_once(torch.zeros(5, 3, 64, 64), "cpu"), at_once(torch.zeros(5, 64), "cpu")
+    >>> at_once(torch.zeros(5, 3, 64, 64), "cpu"), at_once(torch.zeros(5, 10_007), "cpu")
     (16, 1024)
     """
-    if torch.device(device).type != "cpu":
+    if torch.device(device).type != "cpu" or (isinstance(x, Tensor) and x.dim() == 2):
         return MOST_AT_ONCE
     if isinstance(x, dict | tuple):
         return TEXTS_AT_ONCE
@@ -95,10 +96,16 @@ class Batches:
 
     @classmethod
     def asked(
-        cls, split: Split, *, normalisation: Normalisation | None = None, device: "torch.device | str" = "cpu"
+        cls,
+        split: Split,
+        *,
+        normalisation: Normalisation | None = None,
+        device: "torch.device | str" = "cpu",
+        batch_size: int | None = None,
     ) -> "Batches":
-        """All of a split in its stored order, as networks that are not trained are asked."""
-        return cls(split, at_once(split.x, device), normalisation=normalisation, device=device)
+        """All of a split in its stored order, as networks that are not trained are asked; by default `at_once`."""
+        size = at_once(split.x, device) if batch_size is None else batch_size
+        return cls(split, size, normalisation=normalisation, device=device)
 
     @property
     def steps(self) -> int:

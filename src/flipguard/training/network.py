@@ -229,11 +229,11 @@ def _validation_error(data: DataSet, device: str) -> Callable[[nn.Module], float
 
 @torch.inference_mode()
 def predict_logits(
-    network: nn.Module, data: DataSet, part: str = "test", *, device: str = "cpu"
+    network: nn.Module, data: DataSet, part: str = "test", *, device: str = "cpu", batch_size: int | None = None
 ) -> npt.NDArray[np.float32]:
     """(N, C) over a part of the data, in its stored order, without augmentation."""
     network.to(device).eval()
-    batches = Batches.asked(data.part(part), normalisation=data.normalisation, device=device)
+    batches = Batches.asked(data.part(part), normalisation=data.normalisation, device=device, batch_size=batch_size)
     return np.concatenate([network(batch.x).float().cpu().numpy() for batch in batches])
 
 
