@@ -1,6 +1,6 @@
 """Classes and slices: a tally each, and the figures that make them comparable with one another."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,10 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flipguard import statistics
+from flipguard.comparison.classes import Vocabulary
 from flipguard.comparison.counted import Counted
-from flipguard.comparison.measure import NEGATIVE, PairedIntervals, figures, rate_figure
-from flipguard.comparison.result import Group
+from flipguard.comparison.measure import NEGATIVE, PairedIntervals, figures, measured, rate_figure
+from flipguard.comparison.options import Options
+from flipguard.comparison.result import Figures, Group
 from flipguard.metrics import OUTCOMES, RATES, Tally
+from flipguard.types import InputError
 
 Codes = npt.NDArray[np.int64]
 
@@ -139,3 +142,56 @@ def _harm(group: Group) -> tuple[float, float, str]:
     if rate is None:
         return (0.0, 0.0, str(group.value))
     return (-(rate.low or 0.0), -float(rate), str(group.value))
+
+
+def clusters_of(counted: Counted, options: Options) -> Any:
+    """(K, 7) counts by cluster, or None without clusters."""
+    if options.cluster is None:
+        return None
+    if counted.by[options.cluster].null_count:
+        raise InputError(f"the column '{options.cluster}' has missing values: every sample must belong to a cluster.")
+    return per_cluster(counted, options.cluster)
+
+
+def groups_of(
+    vocabulary: Vocabulary,
+    counted: Counted,
+    groupings: tuple[Family, ...],
+    tallies: list[Tally],
+    options: Options,
+    settings: Mapping[str, Any],
+) -> tuple[list[Group], dict[str, list[Group]]]:
+    """Classes, adjusted among themselves, and slices, adjusted over all columns together."""
+    parts: dict[str, list[Part]] = {}
+    for family, tally in zip(groupings, tallies, strict=True):
+        names = [
+            vocabulary.name(value) if family.name == "label" else str(value) for value in family.values.to_pylist()
+        ]
+        parts[family.name] = grouped(family, tally, counted, names, cluster=options.cluster, **settings)
+    rule: dict[str, Any] = {"confidence": options.confidence, "correction": options.correction}
+    classes = most_harmed_first(adjusted(parts.pop("label"), **rule))
+    together = iter(adjusted([part for column in parts.values() for part in column], **rule))
+    slices = {name: most_harmed_first([next(together) for _ in column]) for name, column in parts.items()}
+    return classes, slices
+
+
+def old_classes(
+    vocabulary: Vocabulary,
+    counted: Counted,
+    family: Family,
+    tally: Tally,
+    options: Options,
+    settings: Mapping[str, Any],
+) -> Figures | None:
+    """The same figures over the samples whose class the old model knows, where it does not know them all."""
+    unknown = vocabulary.only_new
+    if not unknown:
+        return None
+    kept = [i for i, code in enumerate(family.values.to_pylist()) if code not in unknown]
+    if not kept:
+        return None
+    clusters = None
+    if options.cluster is not None:
+        known = (counted.label >= 0) & ~np.isin(counted.label, list(unknown))
+        clusters = per_cluster(counted, options.cluster, known)
+    return measured(tally[np.array(kept)].total(), clusters=clusters, **settings)

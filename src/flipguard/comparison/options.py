@@ -1,7 +1,7 @@
 """What a comparison is asked for."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
 from pathlib import Path
@@ -9,7 +9,7 @@ from typing import Any
 
 from flipguard import statistics
 from flipguard._shares import as_share
-from flipguard.comparison.gate import GateSettings
+from flipguard.comparison.gate import GateSettings, gate_settings
 from flipguard.types import InputError
 
 
@@ -52,3 +52,26 @@ class Options:
             raise InputError(
                 "calibrate_on takes one file of ids, or two prediction files: the old model's, the new one's."
             )
+
+
+def options_of(
+    *,
+    by: Sequence[str] | None = None,
+    noise: Any = (),
+    calibrate_on: Any = (),
+    gate: GateSettings | Mapping[str, Any] | None = None,
+    **given: Any,
+) -> Options:
+    """The options of `compare` in one object, single values as lists of one."""
+    return Options(
+        by=None if by is None else (by,) if isinstance(by, str) else tuple(by),
+        noise=_several(noise),
+        calibrate_on=_several(calibrate_on),
+        gate=gate if isinstance(gate, GateSettings) else gate_settings(gate or {}),
+        **given,
+    )
+
+
+def _several(sources: Any) -> tuple[Any, ...]:
+    """A single source stands for a list of one: a path or a dict would otherwise come apart into letters or keys."""
+    return tuple(sources) if isinstance(sources, list | tuple) else (sources,)

@@ -10,7 +10,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from flipguard import statistics
-from flipguard.comparison.classes import Vocabulary
 from flipguard.comparison.counted import Counted
 from flipguard.comparison.detail import Detail
 from flipguard.comparison.engine import engine
@@ -22,22 +21,20 @@ from flipguard.comparison.flips import (
     slice_columns,
     write_flips,
 )
-from flipguard.comparison.gate import GateSettings, gate_settings, judge
+from flipguard.comparison.gate import GateSettings, judge
 from flipguard.comparison.groups import (
     Family,
-    Part,
-    adjusted,
+    clusters_of,
     counted_tally,
     families,
-    grouped,
-    most_harmed_first,
-    per_cluster,
+    groups_of,
+    old_classes,
     with_scores,
 )
 from flipguard.comparison.measure import figures, measured
 from flipguard.comparison.noise import noise_floor, refuse_itself
 from flipguard.comparison.notes import notes_on
-from flipguard.comparison.options import Options
+from flipguard.comparison.options import Options, options_of
 from flipguard.comparison.prepare import Prepared, prepare
 from flipguard.comparison.result import Comparison, Figures, File, FlippedSample, Group
 from flipguard.comparison.stream import Scorer, Streamed, stream
@@ -159,29 +156,6 @@ def compare_all(old: Any, new: Any, **options: Any) -> Figures:
     return measured(tallied.whole, clusters=clusters, ece_intervals=False, **tallied.settings)
 
 
-def options_of(
-    *,
-    by: Sequence[str] | None = None,
-    noise: Any = (),
-    calibrate_on: Any = (),
-    gate: GateSettings | Mapping[str, Any] | None = None,
-    **given: Any,
-) -> Options:
-    """The options of `compare` in one object, single values as lists of one."""
-    return Options(
-        by=None if by is None else (by,) if isinstance(by, str) else tuple(by),
-        noise=_several(noise),
-        calibrate_on=_several(calibrate_on),
-        gate=gate if isinstance(gate, GateSettings) else gate_settings(gate or {}),
-        **given,
-    )
-
-
-def _several(sources: Any) -> tuple[Any, ...]:
-    """A single source stands for a list of one: a path or a dict would otherwise come apart into letters or keys."""
-    return tuple(sources) if isinstance(sources, list | tuple) else (sources,)
-
-
 @dataclass(frozen=True)
 class _Tallied:
     """Everything counted and scored, by label and by each slice, and how figures are made of it."""
@@ -233,7 +207,7 @@ def _compare(
         temperature_old=temperatures[0] if temperatures else None,
         temperature_new=temperatures[1] if temperatures else None,
         correction=options.correction,
-        old_classes=_old_classes(prepared, counted, groupings[0], tallies[0], options, settings),
+        old_classes=old_classes(prepared.vocabulary, counted, groupings[0], tallies[0], options, settings),
         classes=classes,
         slices=slices,
         worst_flips=_worst_flips(prepared, counted, classes, streamed),
@@ -286,59 +260,6 @@ def _temperatures(prepared: Prepared, options: Options) -> tuple[float, float] |
     if found is None and options.calibrate_on:
         raise InputError("none of the ids to calibrate on is a labelled row of both files.")
     return found
-
-
-def clusters_of(counted: Counted, options: Options) -> Any:
-    """(K, 7) counts by cluster, or None without clusters."""
-    if options.cluster is None:
-        return None
-    if counted.by[options.cluster].null_count:
-        raise InputError(f"the column '{options.cluster}' has missing values: every sample must belong to a cluster.")
-    return per_cluster(counted, options.cluster)
-
-
-def groups_of(
-    vocabulary: Vocabulary,
-    counted: Counted,
-    groupings: tuple[Family, ...],
-    tallies: list[Tally],
-    options: Options,
-    settings: Mapping[str, Any],
-) -> tuple[list[Group], dict[str, list[Group]]]:
-    """Classes, adjusted among themselves, and slices, adjusted over all columns together."""
-    parts: dict[str, list[Part]] = {}
-    for family, tally in zip(groupings, tallies, strict=True):
-        names = [
-            vocabulary.name(value) if family.name == "label" else str(value) for value in family.values.to_pylist()
-        ]
-        parts[family.name] = grouped(family, tally, counted, names, cluster=options.cluster, **settings)
-    rule: dict[str, Any] = {"confidence": options.confidence, "correction": options.correction}
-    classes = most_harmed_first(adjusted(parts.pop("label"), **rule))
-    together = iter(adjusted([part for column in parts.values() for part in column], **rule))
-    slices = {name: most_harmed_first([next(together) for _ in column]) for name, column in parts.items()}
-    return classes, slices
-
-
-def _old_classes(
-    prepared: Prepared,
-    counted: Counted,
-    family: Family,
-    tally: Tally,
-    options: Options,
-    settings: Mapping[str, Any],
-) -> Figures | None:
-    """The same figures over the samples whose class the old model knows, where it does not know them all."""
-    unknown = prepared.vocabulary.only_new
-    if not unknown:
-        return None
-    kept = [i for i, code in enumerate(family.values.to_pylist()) if code not in unknown]
-    if not kept:
-        return None
-    clusters = None
-    if options.cluster is not None:
-        known = (counted.label >= 0) & ~np.isin(counted.label, list(unknown))
-        clusters = per_cluster(counted, options.cluster, known)
-    return measured(tally[np.array(kept)].total(), clusters=clusters, **settings)
 
 
 def _worst_flips(

@@ -13,13 +13,13 @@ from flipguard.comparison.counted import Codes, as_codes
 from flipguard.comparison.engine import counted_rows
 from flipguard.comparison.expression import CONTRADICTION, ONLY_NEW, ONLY_OLD, Plan, counts, duplicates
 from flipguard.comparison.gate import GateSettings, judge
-from flipguard.comparison.groups import counted_tally, families
+from flipguard.comparison.groups import clusters_of, counted_tally, families, groups_of
 from flipguard.comparison.measure import figures
 from flipguard.comparison.notes import notes_on_counts, notes_on_labels
-from flipguard.comparison.options import Options
+from flipguard.comparison.options import Options, options_of
 from flipguard.comparison.refusals import no_id_shared
 from flipguard.comparison.result import Comparison, File
-from flipguard.comparison.run import clusters_of, groups_of, options_of, samples_to_significance
+from flipguard.comparison.run import samples_to_significance
 from flipguard.predictions.columns import RESERVED, check_columns, is_text
 from flipguard.types import InputError
 
