@@ -1,16 +1,22 @@
 """A release from its folder, and what it says of data that it was not trained on."""
 
 import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from flipguard.analysis.released import line_of_runs
+from flipguard.analysis.runs import read_run
+from flipguard.cli.app import app
 from flipguard.data import load_data, subset
 from flipguard.ensembles import DeepEnsemble
-from flipguard.releases import Release, TrainSpec, load_release, train
+from flipguard.releases import Listener, Release, TrainSpec, load_release, train
 from flipguard.training import ModelSpec
 from flipguard.types import InputError, Normalisation
 
@@ -80,3 +86,56 @@ def test_a_run_s_last_version_is_its_release_unless_one_is_named(
     assert load_release(tmp_path / "a/seed_0/versions/old").name == "old"
     with pytest.raises(InputError, match="it holds the runs seed_0, seed_1: name one of them"):
         load_release(tmp_path / "a")
+
+
+class StopsAt(Listener):
+    """Interrupts the training of a version."""
+
+    def __init__(self, version: str) -> None:
+        self.version = version
+
+    def epoch(self, version: str, figures: Any) -> None:
+        if version == self.version:
+            raise KeyboardInterrupt
+
+
+def test_a_run_that_was_interrupted_has_no_older_version_for_its_last(
+    tmp_path: Path, small: Callable[..., TrainSpec]
+) -> None:
+    """Else its old model would be compared with itself, and pass. What is said to go on by does."""
+    folder = tmp_path / "a run"
+    with pytest.raises(KeyboardInterrupt):
+        train(small("train.epochs=2"), folder, listener=StopsAt("new"))
+    assert (folder / "versions/new/metrics.jsonl").is_file()
+    assert load_release(folder, "old").name == "old"
+    again = f"flipguard train '{folder}/spec.yaml' --out '{folder}'"
+    expected = (
+        f"{folder}: the version 'new' is not finished: go on with {again}, or name one that is (old), by --version or, "
+        f"in a spec, by its folder: {folder}/versions/old."
+    )
+    for refused in (
+        lambda: load_release(folder),
+        lambda: load_release(folder, "new"),
+        lambda: load_release(folder / "versions/new"),
+        lambda: train(small(old=str(folder)), tmp_path / "b"),
+        lambda: train(small("method.name=graft", "new.references=ensemble", old=str(folder)), tmp_path / "b"),
+        lambda: read_run(folder).update,
+        lambda: line_of_runs({"a": read_run(folder)}),
+    ):
+        with pytest.raises(InputError) as caught:
+            refused()
+        assert str(caught.value) == expected
+    assert not (tmp_path / "b").exists()
+    done = CliRunner().invoke(app, shlex.split(again)[1:], prog_name="flipguard")
+    assert done.exit_code == 0, done.stderr
+    assert load_release(folder).name == "new"
+    assert read_run(folder).update[1].parts[-3] == "new"
+
+
+def test_a_run_of_which_nothing_is_finished_says_so(tmp_path: Path, small: Callable[..., TrainSpec]) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        train(small(), tmp_path / "a", listener=StopsAt("old"))
+    with pytest.raises(InputError, match=r"the version 'new' is not finished: .*; none is finished yet\.$"):
+        load_release(tmp_path / "a")
+    with pytest.raises(InputError, match=r"no version 'newer' that is finished; finished: none\.$"):
+        load_release(tmp_path / "a", "newer")

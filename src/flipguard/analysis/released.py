@@ -22,6 +22,7 @@ def line_of_runs(runs: Mapping[str, FinishedRun]) -> Plot:
     """
     lines = {}
     for name, run in runs.items():
+        run.check_finished()
         if len(run.versions) < 2:
             raise InputError(f"{run.path} has one version: a line needs two.")
         first, second = (load_release(run.path, version).network for version in run.versions[-2:])

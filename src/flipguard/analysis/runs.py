@@ -9,7 +9,19 @@ from typing import Any
 
 from flipguard.comparison import Comparison
 from flipguard.predictions import read_predictions
-from flipguard.releases.folder import EARLIER, METRICS, PREDICTIONS, RUN, SPEC, Metrics, deciding, read_json, simple
+from flipguard.releases.folder import (
+    EARLIER,
+    METRICS,
+    PREDICTIONS,
+    RUN,
+    SPEC,
+    Metrics,
+    deciding,
+    finished_of,
+    read_json,
+    simple,
+    unfinished,
+)
 from flipguard.releases.yaml_text import parse_yaml
 from flipguard.types import InputError
 
@@ -39,9 +51,17 @@ class FinishedRun:
         again = {version: self.home(self.versions[-1]) / EARLIER / f"{version}.parquet" for version in self.versions}
         return [file if file.exists() else self.predictions(version) for version, file in again.items()]
 
+    def check_finished(self) -> None:
+        """Refuses a run whose last version is still to be trained: the one before it would be taken for it."""
+        names = [str(version["name"]) for version in self.spec["versions"]]
+        finished = finished_of(self.path, names)
+        if names[-1:] != finished[-1:]:
+            raise InputError(unfinished(self.path, names[-1], finished))
+
     @property
     def update(self) -> tuple[Path, Path]:
         """Predictions of the version before the last, and of the last."""
+        self.check_finished()
         if len(self.versions) < 2:
             raise InputError(
                 f"{self.path} has {len(self.versions)} version with test predictions: an update needs two."

@@ -13,6 +13,7 @@ import fcntl
 import io
 import json
 import os
+import shlex
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -184,7 +185,7 @@ def _begun(path: Path) -> dict[str, Any]:
     """What a run was begun with, as it stands in its folder: a mapping with versions that have names."""
     try:
         found = parse_yaml(path.read_text(encoding="utf-8"), str(path))
-        if all(isinstance(version, dict) and "name" in version for version in found["versions"]):
+        if found["versions"] and all(isinstance(version, dict) and "name" in version for version in found["versions"]):
             return dict(found)
     except (UnicodeDecodeError, KeyError, TypeError):
         pass
@@ -297,20 +298,47 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def version_home(path: Path, version: str | None = None) -> Path:
-    """The folder of a finished version."""
+    """The folder of a finished version: the one that is named, else the last of the run's spec.
+
+    Never an earlier one in the last one's place: whoever compared a run that was interrupted with the old model would
+    compare the old model with itself.
+    """
     if (path / CARD).is_file() and version in (None, path.name):
         return path
     if not path.is_dir():
         raise InputError(f"the run folder {path} does not exist.")
+    if _is_version(path) and version in (None, path.name):
+        path, version = path.parent.parent, path.name
     if not (path / SPEC).is_file():
         inner = sorted(entry.parent.name for entry in path.glob(f"*/{SPEC}"))
         hint = f"it holds the runs {', '.join(inner)}: name one of them" if inner else f"it has no {SPEC}"
         raise InputError(f"{path} is no run folder: {hint}.")
     names = [str(each["name"]) for each in _begun(path / SPEC)["versions"]]
-    finished = [name for name in names if (path / "versions" / name / CARD).is_file()]
-    if version is None and finished:
-        version = finished[-1]
+    version = names[-1] if version is None else version
+    finished = finished_of(path, names)
+    if version in names and version not in finished:
+        raise InputError(unfinished(path, version, finished))
     if version not in finished:
-        wanted = "no version" if version is None else f"no version '{version}'"
-        raise InputError(f"{path} has {wanted} that is finished; finished: {', '.join(finished) or 'none'}.")
+        there = ", ".join(finished) or "none"
+        raise InputError(f"{path} has no version '{version}' that is finished; finished: {there}.")
     return path / "versions" / version
+
+
+def _is_version(path: Path) -> bool:
+    """Whether a folder is a version's of a run."""
+    return path.parent.name == "versions" and (path.parent.parent / SPEC).is_file()
+
+
+def finished_of(path: Path, names: Sequence[str]) -> list[str]:
+    """Those of a run's versions that are finished, in the same order."""
+    return [name for name in names if (path / "versions" / name / CARD).is_file()]
+
+
+def unfinished(path: Path, version: str, finished: Sequence[str]) -> str:
+    """What to say and to do about a version of a run that is not finished."""
+    again = shlex.join(["flipguard", "train", str(path / SPEC), "--out", str(path)])
+    message = f"{path}: the version '{version}' is not finished: go on with {again}"
+    if not finished:
+        return f"{message}; none is finished yet."
+    last = path / "versions" / finished[-1]
+    return f"{message}, or name one that is ({', '.join(finished)}), by --version or, in a spec, by its folder: {last}."
