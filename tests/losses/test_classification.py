@@ -67,6 +67,25 @@ def test_many_classes_have_the_loss_and_gradient_of_torch(smoothing: float) -> N
     torch.testing.assert_close(leaf.grad, torch.func.grad(theirs)(logits[0]), rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.parametrize("classes", [C, MANY_CLASSES + 7])
+def test_a_masked_class_has_no_part(classes: int) -> None:
+    """Its logit is -inf, and so is its log-probability: the loss is torch's, and that of the other classes alone."""
+    logits = torch.randn(B, classes, generator=torch.Generator().manual_seed(7)).double()
+    logits[:, 3] = -torch.inf
+    y, weight = torch.tensor([0, 2, classes - 1, 2, 5]), torch.arange(1.0, B + 1).double()
+    leaf, other = logits.clone().requires_grad_(), logits.clone().requires_grad_()
+    loss = cross_entropy(leaf, y)
+    expected = F.cross_entropy(other, y, reduction="none")
+    torch.testing.assert_close(loss, expected, rtol=1e-12, atol=1e-14)
+    kept = torch.arange(classes) != 3
+    alone = F.cross_entropy(logits[:, kept], y - (y > 3).long(), reduction="none")
+    torch.testing.assert_close(loss, alone, rtol=1e-12, atol=1e-14)
+    (loss @ weight).backward()
+    (expected @ weight).backward()
+    torch.testing.assert_close(leaf.grad, other.grad, rtol=1e-12, atol=1e-14)
+    assert bool((leaf.grad[:, 3] == 0).all())
+
+
 def test_the_gradient_of_many_classes_can_be_taken_once() -> None:
     """It has taken the place of what a second one would need: torch says so, and gives no wrong number."""
     leaf = torch.zeros(B, MANY_CLASSES + 7, requires_grad=True)

@@ -43,6 +43,19 @@ def test_joint_cross_entropy_by_a_loop() -> None:
         assert loss[row].item() == pytest.approx(expected)
 
 
+def test_joint_cross_entropy_of_many_classes() -> None:
+    """So many that their cross-entropy is taken in place, with the new head's own label masked among them."""
+    old, new, weight = rand(B, 601).requires_grad_(), rand(B, 607, seed=4).requires_grad_(), torch.arange(1.0, B + 1)
+    y, y_old = torch.tensor([600, 0, 606, 5, 1]), torch.tensor([2, -1, 600, 0, 1])
+    rivals = torch.stack([torch.cat([row[:label], row[label + 1 :]]) for row, label in zip(new, y, strict=True)])
+    right = old.gather(1, y_old.clamp(min=0)[:, None])[:, 0]
+    expected = (torch.cat([old, rivals], 1).logsumexp(1) - right) * (y_old >= 0)
+    found = joint_cross_entropy(old, new, y_old, y)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    gradients = [torch.autograd.grad((loss * weight).sum(), (old, new)) for loss in (found, expected)]
+    torch.testing.assert_close(*gradients, rtol=1e-12, atol=1e-14)
+
+
 def test_the_new_heads_own_label_does_not_matter_and_its_rivals_do() -> None:
     old, new = rand(B, C), rand(B, C, seed=4)
     plain = joint_cross_entropy(old, new, Y, Y)

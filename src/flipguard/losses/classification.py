@@ -51,7 +51,12 @@ class _InPlace(Function):
     def forward(logits: Tensor, y: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
         log_probability = logits.log_softmax(-1)
         of_label = log_probability.gather(1, y[:, None])[:, 0]
-        return -(1 - smoothing) * of_label - smoothing * log_probability.mean(-1), log_probability
+        # From 0, so that a loss of nothing has no sign.
+        loss = 0 - (1 - smoothing) * of_label
+        if smoothing:
+            # Only then: a class that is masked with -inf makes the mean endless, and 0 times that is no number.
+            loss = loss - smoothing * log_probability.mean(-1)
+        return loss, log_probability
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, float], output: tuple[Tensor, Tensor]) -> None:
