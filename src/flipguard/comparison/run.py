@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from flipguard import statistics
+from flipguard.comparison.contrary import note_on_contrary
 from flipguard.comparison.counted import Counted
 from flipguard.comparison.detail import Detail
 from flipguard.comparison.engine import engine
@@ -213,12 +214,19 @@ def _compare(
         worst_flips=_worst_flips(prepared, counted, classes, streamed),
         noise=_noise(prepared, options, found["labelled"]),
         samples_to_significance=samples_to_significance(found, options),
-        notes=notes_on(prepared, counted, whole, options, temperatures),
+        notes=[*notes_on(prepared, counted, whole, options, temperatures), *_notes_on_scores(prepared, streamed)],
     )
     comparison = comparison.model_copy(update={"gate": judge(comparison, options.gate)})
     if options.flips is not None:
         write_flips(_all_flips(prepared, streamed), options.flips)
     return comparison, streamed, None if whole.models is None else whole.models.bins
+
+
+def _notes_on_scores(prepared: Prepared, streamed: Streamed | None) -> list[str]:
+    if streamed is None:
+        return []
+    sides = zip((prepared.old, prepared.new), streamed.contrary, strict=True)
+    return [note for predictions, found in sides for note in note_on_contrary(predictions.name, found)]
 
 
 def _all_flips(prepared: Prepared, streamed: Streamed | None) -> pa.Table:

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flipguard.comparison.classes import Value, Vocabulary
+from flipguard.comparison.contrary import Contrary, contrary_in
 from flipguard.comparison.counted import as_codes
 from flipguard.comparison.detail import displacement_counts
 from flipguard.comparison.engine import not_finite
@@ -72,6 +73,8 @@ class Streamed:
     worst: pa.Table
     flips: tuple[pa.Table, ...]
     displacements: npt.NDArray[np.int64] | int = 0
+    contrary: tuple[Contrary, Contrary] = (Contrary(), Contrary())
+    """Predictions of the old model, and of the new one, that are not its highest score."""
 
 
 def same_order(old: Predictions, new: Predictions) -> bool:
@@ -237,7 +240,7 @@ class Scorer:
         displacements: npt.NDArray[np.int64] | int = 0
         # Flips are picked out of each part and made a table once per block: a table has a price however few its rows.
         chosen = np.isin(np.arange(len(OUTCOMES)), (1, 2, 4, 6) if self.keep_flips else (1,))
-        changed = []
+        changed, tops = [], []
         for start in range(0, len(block.label), size):
             part = slice(start, start + size)
             rows = score_rows(
@@ -258,12 +261,35 @@ class Scorer:
             ]
             totals = tallies if totals is None else [a + b for a, b in zip(totals, tallies, strict=True)]
             changed.append(_flips(rows, start, chosen))
+            assert rows.models is not None
+            tops.append(rows.models.top)
             if self.keep_flips and rows.pair is not None:
                 displacements = displacements + displacement_counts(rows.pair.displacement, rows.outcome)
         assert totals is not None
         flips = _flip_table(changed, block)
         kept = (flips,) if self.keep_flips else ()
-        return Streamed(tuple(totals), _worst(flips, self.worst), kept, displacements)
+        return Streamed(
+            tuple(totals),
+            _worst(flips, self.worst),
+            kept,
+            displacements,
+            self._contrary(block, (old, new), np.concatenate(tops)),
+        )
+
+    def _contrary(
+        self, block: Block, scores: tuple[Matrix | None, Matrix | None], tops: npt.NDArray[np.int64]
+    ) -> tuple[Contrary, Contrary]:
+        """`tops` (B, 2) are the columns of both models' highest scores. What follows from scores cannot contradict."""
+        match = self.vocabulary.match()
+        columns = (None, None) if match is None else (match.old_column, match.new_column)
+        said = (block.old, block.new)
+        old, new = (
+            contrary_in(said[side], matrix, tops[:, side], columns[side], block.id)
+            if matrix is not None and "prediction" in predictions.columns
+            else Contrary()
+            for side, (predictions, matrix) in enumerate(zip((self.old, self.new), scores, strict=True))
+        )
+        return old, new
 
     def _scores(self, column: pa.Array | None, predictions: Predictions, ids: pa.Array) -> tuple[Matrix | None, Any]:
         if column is None:
@@ -350,6 +376,7 @@ def stream(blocks: Iterator[Block], scorer: Scorer) -> Streamed | None:
                 _worst(pa.concat_tables([total.worst, part.worst]), scorer.worst),
                 (*total.flips, *part.flips),
                 total.displacements + part.displacements,
+                (total.contrary[0] + part.contrary[0], total.contrary[1] + part.contrary[1]),
             )
     return total
 

@@ -22,6 +22,7 @@ class ModelRows:
     top_probability: Array  # (B, 2) float64
     confidence: Array  # (B, 2) float64: the gap between the two largest probabilities
     entropy: Array  # (B, 2) float64
+    top: Array  # (B, 2) int64: the first column with the largest logit; 0 for a model without logits
 
 
 @dataclass(frozen=True, eq=False)

@@ -192,17 +192,18 @@ def _model_rows(views: Views, softmaxes: tuple[Softmax | None, Softmax | None]) 
     xp = namespace(given[0].top)
     false = xp.zeros_like(given[0].top, dtype=xp.bool)
     nan = xp.full_like(given[0].rest, xp.nan)
+    first = xp.zeros_like(given[0].top)
 
     def scores(view: _View | None, softmax: Softmax | None) -> tuple[Array, ...]:
         if view is None or softmax is None:
-            return (false, false, false, nan, nan, nan, nan)
+            return (false, false, false, nan, nan, nan, nan, first)
         scored = softmax.finite
         labelled = view.known & scored
         correct = labelled & (softmax.top == view.label)
         with np.errstate(invalid="ignore"):
             nll = xp.where(labelled, softmax.nll, nan)
             own = (softmax.top_probability, softmax.confidence, softmax.entropy)
-            return (scored, labelled, correct, nll, *(xp.where(scored, score, nan) for score in own))
+            return (scored, labelled, correct, nll, *(xp.where(scored, score, nan) for score in own), softmax.top)
 
     both = zip(*map(scores, views, softmaxes), strict=True)
     return ModelRows(*(xp.stack(pair, axis=1) for pair in both))
