@@ -27,6 +27,7 @@ from flipguard.comparison.expression import (
 from flipguard.comparison.refusals import refuse_contradiction, refuse_duplicates, refuse_missing
 from flipguard.comparison.scores import row_scores, wrong_length
 from flipguard.comparison.sources import Sources
+from flipguard.comparison.splits import refuse_set_aside
 from flipguard.predictions import Predictions
 from flipguard.predictions.columns import is_text
 from flipguard.predictions.read import plain_path
@@ -253,6 +254,9 @@ def count(sources: Sources, old: Predictions, new: Predictions, *, on_missing: s
     contradicting = int(number[(cell & CONTRADICTION) > 0].sum())
     if contradicting:
         refuse_contradiction(sources, old, new, contradicting, vocabulary)
+    if not (outcome < ONLY_OLD).any():
+        by_column = any("split" in predictions.columns for predictions in (old, new))
+        refuse_set_aside(sources, (old.name, new.name), matched, by_column=by_column)
     return counted_rows(table, as_codes(table["label"]), sources.slices, (old.name, new.name))
 
 

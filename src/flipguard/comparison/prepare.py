@@ -18,6 +18,7 @@ from flipguard.comparison.expression import Plan
 from flipguard.comparison.options import Options
 from flipguard.comparison.slices import settled_slices
 from flipguard.comparison.sources import Sources
+from flipguard.comparison.splits import note_on_training, split_sizes
 from flipguard.comparison.stream import Block, aligned_blocks, joined_blocks, same_order
 from flipguard.comparison.vocabulary import settled_vocabulary
 from flipguard.predictions import Predictions, read_predictions
@@ -92,6 +93,8 @@ def prepare(connection: duckdb.DuckDBPyConnection, old: Predictions, new: Predic
     )
     if options.split is not None and not plan.has("split"):
         raise InputError("--split needs a column 'split' in one of the files, and neither has one.")
+    if options.split is None:
+        notes += note_on_training(split_sizes(connection, old, new))
     sources = Sources(connection, left, right, plan, shared["slices"])
     return Prepared(
         old,

@@ -9,7 +9,7 @@ import pyarrow as pa
 from flipguard.comparison.engine import quoted
 from flipguard.comparison.options import Options
 from flipguard.predictions import Predictions
-from flipguard.predictions.columns import is_text, plain_type
+from flipguard.predictions.columns import RESERVED, is_text, plain_type
 from flipguard.types import InputError
 
 MOST_SLICE_VALUES = 100
@@ -24,6 +24,7 @@ def settled_slices(
         if name == options.cluster == "label":
             raise InputError("samples of one class are not one cluster: --cluster needs a column such as customer.")
         if name not in known and name != "label":
+            _refuse_reserved(name, old, new)
             close = get_close_matches(name, known, n=1)
             hint = f" Did you mean '{close[0]}'?" if close else f" Columns to slice by: {', '.join(known) or 'none'}."
             raise InputError(f"neither file has a column '{name}'.{hint}")
@@ -49,6 +50,12 @@ def settled_slices(
     _check_kinds(old, new, (*chosen, *([options.cluster] if options.cluster else [])))
     notes = [f"not sliced by {name}: it has over {MOST_SLICE_VALUES} values (--by {name} does it)." for name in many]
     return tuple(chosen), notes
+
+
+def _refuse_reserved(name: str, old: Predictions, new: Predictions) -> None:
+    if name in RESERVED and (name in old.columns or name in new.columns):
+        what = "--split NAME compares the rows of one split alone" if name == "split" else "it has a meaning of its own"
+        raise InputError(f"column '{name}' cannot be sliced by: {what}.")
 
 
 def _check_kinds(old: Predictions, new: Predictions, columns: Iterable[str]) -> None:
