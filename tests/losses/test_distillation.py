@@ -81,6 +81,48 @@ def test_a_large_constant_on_all_logits_costs_no_digits(divergence: Callable[...
     )
 
 
+def masked(*shape: int) -> torch.Tensor:
+    """No chance for class 2 in any row, nor for class 5 in the last."""
+    mask = torch.zeros(*shape, dtype=torch.bool)
+    mask[..., 2] = mask[-1, 5] = True
+    return mask
+
+
+@pytest.mark.parametrize("temperature", [1.0, 4.0])
+@pytest.mark.parametrize("both", [False, True], ids=["teacher", "both"])
+def test_a_class_that_the_teacher_masks_adds_nothing(temperature: float, both: bool) -> None:
+    """The student's gradient there is its own probability, as cross-entropy's with soft targets is; none if masked."""
+    student, teacher = pair()
+    teacher = teacher.masked_fill(masked(B, C), -torch.inf)
+    student = (student.masked_fill(masked(B, C), -torch.inf) if both else student).requires_grad_()
+    found = kl_divergence(student, teacher, temperature=temperature)
+    # Torch too counts nothing where the target is 0, unless the student's log-probability is -inf.
+    said = (student / temperature).log_softmax(-1).masked_fill(masked(B, C), 0)
+    expected = temperature**2 * F.kl_div(said, (teacher / temperature).softmax(-1), reduction="none").sum(-1)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-14)
+    weight = torch.arange(1.0, B + 1, dtype=torch.float64)
+    (gradient,) = torch.autograd.grad((weight * found).sum(), student)
+    apart = (student / temperature).softmax(-1) - (teacher / temperature).softmax(-1)
+    torch.testing.assert_close(gradient, weight[:, None] * temperature * apart, rtol=1e-12, atol=1e-14)
+
+
+def test_a_masked_class_by_hand() -> None:
+    """The teacher says (1/2, 1/2, 0), the student (1/2, 1/4, 1/4): ½ log 1 + ½ log 2."""
+    teacher = torch.tensor([[0.0, 0.0, -torch.inf]], requires_grad=True)
+    student = torch.tensor([[2.0, 1.0, 1.0]]).log().requires_grad_()
+    loss = kl_divergence(student, teacher, temperature=1.0)
+    assert loss.item() == pytest.approx(math.log(2) / 2)
+    ours, theirs = torch.autograd.grad(loss.sum(), (student, teacher))
+    assert ours[0].tolist() == pytest.approx([0, -1 / 4, 1 / 4], abs=1e-7)
+    # p_k (log p_k/q_k - KL): log 1 and log 2 are as far from their mean, the loss.
+    assert theirs[0].tolist() == pytest.approx([-math.log(2) / 4, math.log(2) / 4, 0], abs=1e-7)
+    assert reverse_kl_divergence(student, teacher, temperature=1.0).item() == math.inf
+    assert reverse_kl_divergence(teacher, student, temperature=1.0).item() == loss.item()
+    # e⁻²⁰⁰⁰ is no float32, and 0 as well.
+    far = torch.tensor([[0.0, 0.0, -2000.0]])
+    assert kl_divergence(teacher, far, temperature=1.0).item() == 0
+
+
 def test_logit_matching_equals_a_loop() -> None:
     student, teacher = pair()
     expected = [

@@ -97,7 +97,12 @@ def _divergence(p: Tensor, q: Tensor) -> Tensor:
     r"""$KL(\sigma(p) \| \sigma(q)) = lse(q) - lse(p) - \sum_k \sigma_k(p) (q_k - p_k)$.
 
     KL as the Bregman divergence of logsumexp: at p = q the value and both gradients are exactly 0, where a difference
-    of log-softmaxes leaves the rounding of $\sum_k \sigma_k(p) \approx 1$ in the gradient.
+    of log-softmaxes leaves the rounding of $\sum_k \sigma_k(p) \approx 1$ in the gradient. A class to which p gives no
+    chance, such as one masked with -inf, adds nothing, whatever q says of it.
     """
     lse_p, lse_q = p.logsumexp(-1, keepdim=True), q.logsumexp(-1, keepdim=True)
-    return (lse_q - lse_p).squeeze(-1) - ((p - lse_p).exp() * (q - p)).sum(-1)
+    probability = (p - lse_p).exp()
+    apart = q - p
+    # 0 times an endless difference is no number: the difference itself is left out, and so is its gradient.
+    apart = apart.masked_fill((probability == 0) & ~apart.isfinite(), 0)
+    return (lse_q - lse_p).squeeze(-1) - (probability * apart).sum(-1)
