@@ -178,6 +178,23 @@ def test_terms_are_plain_means() -> None:
     assert float(step.loss.detach()) == pytest.approx(math.log(2) + 20)
 
 
+@pytest.mark.parametrize("distance", ["kl", "reverse_kl", "logits"])
+@pytest.mark.parametrize(("combination", "weight"), [("logits", 1.0), ("probabilities", 6.0)])
+def test_an_ensemble_is_right_by_what_it_answers(distance: str, combination: str, weight: float) -> None:
+    """The logits' mean says class 0. So do probabilities at τ = 100, and at τ = 1, the answer, class 1: 0.65 of it."""
+    members = torch.tensor([[[8.0, 0.0]], [[0.0, 4.0]], [[0.0, 3.0]]])
+    zero = torch.zeros(())
+    batch = Batch(torch.tensor([0]), torch.tensor([1]), torch.tensor([0]), zero, zero.long())
+    references = {"ensemble": CachedReference("ensemble", members)}
+    terms = []
+    for beta in (5.0, 0.0):
+        method = build_method("ensemble_fd", distance=distance, combination=combination, temperature=100.0, beta=beta)
+        step = method(SingleStudent(Said(torch.tensor([[3.0, 0.0]]))), references, batch)
+        terms.append(float(step.terms["focal_distillation"].detach()))
+    assert terms[1] > 0
+    assert terms[0] / terms[1] == pytest.approx(weight)
+
+
 def test_paragon() -> None:
     said = [torch.randn(B, C) for _ in range(M)]
     x = torch.arange(B)

@@ -5,6 +5,7 @@ from typing import Literal, get_args
 
 from torch import Tensor
 
+from flipguard.ensembles import combined
 from flipguard.losses import focal_weight, kl_divergence, logit_matching, reverse_kl_divergence
 from flipguard.methods.card import Card
 from flipguard.methods.checks import check_above_zero, check_choice, check_not_negative
@@ -49,8 +50,11 @@ class FocalDistillation(Combining):
 
     def terms(self, seen: Seen) -> Terms:
         tempered = 1.0 if self.distance == "logits" else self.temperature
-        mine, theirs = seen.held_to(self.reference, combination=self.combination, temperature=tempered)
-        weight = focal_weight(theirs, seen.labels(self.reference), alpha=self.alpha, beta=self.beta)
+        mine, members = seen.to_combine(self.reference)
+        theirs = combined(members, self.combination, temperature=tempered)
+        # What the ensemble answers has τ = 1: the mean of softer probabilities may be highest for another class.
+        answer = theirs if self.combination == "logits" else combined(members, self.combination)
+        weight = focal_weight(answer, seen.labels(self.reference), alpha=self.alpha, beta=self.beta)
         return {"focal_distillation": (self.strength, weight * self._distance(mine, theirs))}
 
     def _distance(self, student: Tensor, reference: Tensor) -> Tensor:

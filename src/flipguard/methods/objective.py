@@ -9,8 +9,18 @@ from torch import Tensor
 from flipguard.ensembles import Combination
 from flipguard.ensembles.perturbations import Perturbation, as_perturbation
 from flipguard.losses import cross_entropy
+from flipguard.losses.logits import at_least_float32
 from flipguard.methods.checks import check_choice, check_smoothing
-from flipguard.methods.terms import Terms, each_member, labels_of, only_member, reference_logits, step, the_reference
+from flipguard.methods.terms import (
+    Terms,
+    each_member,
+    labels_of,
+    member_logits,
+    only_member,
+    reference_logits,
+    step,
+    the_reference,
+)
 from flipguard.types import Batch, Reference, Step, Student
 
 
@@ -35,6 +45,14 @@ class Seen:
             self.references, name, self.batch, self.logits, combination=combination, temperature=temperature
         )
         return mine, theirs
+
+    def to_combine(self, name: str) -> tuple[Tensor, Tensor]:
+        """The student's logits (B, S) and a reference's (M, B, S), one for each member, in float32 or more.
+
+        For a method that combines them in more than one way and asks the reference once.
+        """
+        theirs, mine = member_logits(self.references, name, self.batch, self.logits)
+        return mine, at_least_float32(theirs)
 
     def members_of(self, name: str) -> tuple[Tensor, Tensor]:
         """The student's logits (B, S) and those of a reference's members (M, B, S), on the classes that both know."""
