@@ -124,6 +124,16 @@ def test_a_method_that_compares_members_refuses_them(name: str) -> None:
         )
 
 
+@pytest.mark.parametrize(("name", "options"), [("bct", {}), ("ract", {}), ("ract", {"form": "contrastive"})])
+def test_a_method_that_needs_one_old_model_refuses_them(name: str, options: dict[str, Any]) -> None:
+    """The features of unrelated networks lie in no one space, and none of their heads belongs to every row."""
+    networks = [split(nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, C)), classes=C) for _ in range(3)]
+    with pytest.raises(InputError, match="needs one old model; its reference 'old' has several, of which dealt asks"):
+        build_method(name, **options)(
+            SingleStudent(networks[0]), {"old": DealtReference("old", networks[1:])}, batch(torch.randn(4, 4))
+        )
+
+
 def test_there_is_no_head_to_judge_features_by() -> None:
     networks = [split(nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, C)), classes=C) for _ in range(2)]
     with pytest.raises(InputError, match="is dealt out, and has no head of its own"):

@@ -13,6 +13,11 @@ def old_reference(references: Mapping[str, Reference]) -> Reference:
     old = references["old"]
     if old.members != 1:
         raise InputError(f"this method needs one old model; its reference 'old' has {old.members} members.")
+    if getattr(old, "dealt", False):
+        raise InputError(
+            "this method needs one old model; its reference 'old' has several, of which dealt asks one of each row: "
+            "give one, and leave dealt out."
+        )
     return old
 
 
