@@ -7,6 +7,7 @@ import random
 import re
 import resource
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -284,6 +285,33 @@ def test_predictions_of_a_release_are_those_of_its_run(folder: Path) -> None:
     assert run("compare", "old.parquet", "runs/update/versions/new/predictions/test.parquet").exit_code == 0
 
 
+def test_without_data_a_release_is_asked_of_its_run_s_own(folder: Path) -> None:
+    """The file can be compared with what the run keeps of its other version."""
+    assert run("train", "update.yaml", "method=none", "old.data.classes=0.5").exit_code == 0
+    for version in ("old", "new"):
+        kept = Path(f"runs/update/versions/{version}/predictions/test.parquet")
+        for words in ((Path("runs/update"), "--version", version), (kept.parents[1],)):
+            said = run("predict", *words, "--out", "said.parquet")
+            assert (said.exit_code, said.stderr) == (0, "")
+            assert flipguard.read_predictions("said.parquet").table().equals(flipguard.read_predictions(kept).table())
+    shutil.copytree("runs/update/versions/new", "bare")
+    assert_refused(run("predict", "bare", "--out", "x.parquet"), "lies in no run folder", "name them with --data")
+    assert run("predict", "bare", "--data", "digits", "--part", "train", "--out", "x.parquet").stderr == ""
+
+
+def test_rows_that_a_run_was_trained_on_are_told_of(folder: Path) -> None:
+    """13 of each of the 10 digits, of the 1,258 that are training rows where the test part is a smaller one."""
+    assert run("train", "update.yaml", "method=none", "train.epochs=1").exit_code == 0
+    for words, rows in (([], "130 of 130"), (["--data", "digits"], "130 of 1,258")):
+        said = run("predict", "runs/update", "--part", "train", *words, "--out", "x.parquet")
+        assert said.exit_code == 0, said.stderr
+        expected = f"{rows} rows are among those that this run was trained on: its figures there say little.\n"
+        assert said.stderr == expected
+        assert "trained on" not in said.stdout
+    for part in ("validation", "test"):
+        assert run("predict", "runs/update", "--part", part, "--out", "x.parquet").stderr == ""
+
+
 def test_the_schema_of_a_spec_takes_every_recipe(folder: Path) -> None:
     schema = json.loads(run("schema", "train").stdout)
     from flipguard.spec import read_training_spec
@@ -360,6 +388,19 @@ PREDICT: dict[str, tuple[list[str], str]] = {
     "unknown data": (["runs/update", "--data", "name=digit"], "did you mean 'digits'?"),
     "no such version": (["runs/update", "--data", "name=digits", "--version", "x"], "no version 'x' that is finished"),
     "no such part": (["runs/update", "--data", "name=digits", "--part", "dev"], "digits has no part 'dev'"),
+    "a table for a spec": (
+        ["runs/update", "--data", "t.csv"],
+        "t.csv is no training spec. --data takes one (.yaml)",
+    ),
+    "a list for a spec": (
+        ["runs/update", "--data", "l.yaml"],
+        "l.yaml is no training spec: its data is a list.",
+    ),
+    "no such file": (["runs/update", "--data", "u.csv"], "u.csv cannot be read: No such file or directory."),
+    "a long name": (
+        ["runs/update", "--data", f"name={'digit' * 99}"],
+        f"there is no data set '{('digit' * 99)[:59]}…'; there are: ag-news,",
+    ),
     "other inputs": (["runs/update", "--data", "name=table", "folder=.", "train=t.csv", "test=t.csv"], "has none of"),
 }
 
@@ -367,6 +408,7 @@ PREDICT: dict[str, tuple[list[str], str]] = {
 def test_predictions_that_cannot_be_made(folder: Path) -> None:
     assert run("train", "update.yaml", "method=none").exit_code == 0
     Path("t.csv").write_text("x,y,label\n1,2,a\n3,4,b\n")
+    Path("l.yaml").write_text("- digits\n")
     for arguments, expected in PREDICT.values():
         assert_refused(run("predict", *arguments, "--out", "x.parquet"), expected)
     assert_refused(run("predict", "runs/update", "--data", "name=digits", "--out", "x.csv"), "written as .parquet")

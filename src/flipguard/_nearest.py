@@ -15,3 +15,12 @@ def nearest(name: str, names: Iterable[str]) -> str:
     if close:
         return f"; did you mean '{close[0]}'?"
     return f"; there are: {', '.join(known[:30])}{', …' if len(known) > 30 else '.'}"
+
+
+def shortened(text: str, most: int = 60) -> str:
+    """A value as a message quotes it: of a long one the beginning.
+
+    >>> shortened("id,label,prediction", 9)
+    'id,label…'
+    """
+    return text if len(text) <= most else f"{text[: most - 1]}…"

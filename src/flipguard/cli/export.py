@@ -9,7 +9,7 @@ import typer
 from flipguard.cli import options as o
 from flipguard.cli.demo import with_torch
 from flipguard.cli.outputs import check_outputs, say
-from flipguard.types import InputError
+from flipguard.cli.own_data import own_data
 
 EPILOG = """Examples:
 
@@ -68,18 +68,7 @@ def _found(run: str, version: str | None, data: list[str] | None, *, trust: bool
     releases = with_torch("flipguard.releases.release", "the export", "train")
     material = with_torch("flipguard.releases.material", "the export", "train")
     home = version_home(Path(run), version)
-    plan = _own_data(home) if data is None else import_module("flipguard.spec.training").read_data_plan(data)
+    plan = import_module("flipguard.spec.training").read_data_plan(data) if data else own_data(home, "the export")
     said = None if data else read_predictions(home / "predictions" / "test.parquet")
     release = releases.load_release(run, version, trust=trust)
     return release, material.load(plan, encoder=release.encoder).part("test"), said
-
-
-def _own_data(home: Path) -> Any:
-    """The data that the version was judged on, as its run's spec has it."""
-    spec = home.parent.parent / "spec.yaml"
-    if not spec.is_file():
-        raise InputError(f"{home} lies in no run folder that would tell its data: name them with --data.")
-    wanted = import_module("flipguard.spec.training").read_training_spec(spec)
-    version = next((each for each in wanted.versions or () if each.name == home.name), None)
-    resolved = with_torch("flipguard.releases.resolved", "the export", "train")
-    return wanted.data if version is None else resolved.data_of(wanted, version)

@@ -4,7 +4,7 @@ import re
 from dataclasses import fields
 from typing import Any
 
-from flipguard._nearest import nearest
+from flipguard._nearest import nearest, shortened
 from flipguard.data import DATA, data_options
 from flipguard.releases.heritage import has_heritage, inherited_from
 from flipguard.releases.plan import (
@@ -206,7 +206,7 @@ def data_of(spec: TrainSpec, version: VersionPlan, place: str = "version") -> Da
 def check_data(plan: DataPlan, place: str) -> None:
     """The data set is known, and so is every option."""
     if plan.name not in DATA:
-        raise InputError(f"{place}.name: there is no data set '{plan.name}'{nearest(plan.name, DATA)}")
+        raise InputError(f"{place}.name: there is no data set '{shortened(plan.name)}'{nearest(plan.name, DATA)}")
     options = data_options(plan.name)
     for option in plan.options:
         if option not in options:

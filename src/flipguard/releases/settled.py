@@ -6,7 +6,7 @@ from typing import Any, get_args, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from flipguard._nearest import nearest
+from flipguard._nearest import nearest, shortened
 from flipguard.methods import METHODS, RECOMMENDED, Card
 from flipguard.releases.plan import MethodPlan, TrainPlan
 from flipguard.types import InputError
@@ -17,8 +17,8 @@ def card_of(method: MethodPlan, place: str = "method") -> Card:
     if method.name == RECOMMENDED:
         raise InputError(f"{place}: recommended is for the versions of a training spec: name a method here.")
     if method.name not in METHODS:
-        known = [*METHODS, RECOMMENDED]
-        raise InputError(f"{place}.name: there is no method '{method.name}'{nearest(method.name.lower(), known)}")
+        close = nearest(method.name.lower(), [*METHODS, RECOMMENDED])
+        raise InputError(f"{place}.name: there is no method '{shortened(method.name)}'{close}")
     return METHODS[method.name]
 
 
@@ -87,7 +87,7 @@ def _check_option(card: Card, name: str, value: Any, default: Any, place: str) -
                 raise InputError(f"{place} has no key '{inner}'{nearest(inner, default)}")
             _check_type(type(group), inner, given, f"{place}.{inner}")
     elif is_dataclass(group):
-        raise InputError(f"{place} must be a mapping, it is {value!r}.")
+        raise InputError(f"{place} must be a mapping, it is {shortened(repr(value))}.")
     else:
         _check_type(card.factory, name, value, place)
 
@@ -101,4 +101,4 @@ def _check_type(owner: Any, name: str, value: Any, place: str) -> None:
         TypeAdapter(hint).validate_python(value, strict=True)
     except ValidationError as error:
         message = str(error.errors()[0]["msg"]).replace("Input should be ", "")
-        raise InputError(f"{place} must be {message}, it is {value!r}.") from error
+        raise InputError(f"{place} must be {message}, it is {shortened(repr(value))}.") from error

@@ -8,12 +8,16 @@ from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from flipguard._nearest import shortened
 from flipguard.releases.plan import DataPlan, TrainSpec
 from flipguard.releases.yaml_text import parse_yaml
 from flipguard.types import InputError
 
 _SHORT = {"old": "run", "new": "run", "model": "name", "method": "name", "data": "name"}
 """Keys whose value may be a text, short for a mapping with this one key."""
+
+_NAME = re.compile(r"[a-z0-9-]+")
+"""What a data set is called."""
 
 MOST_BYTES = 4_000_000
 Spec = TypeVar("Spec", bound=BaseModel)
@@ -62,20 +66,33 @@ def read_data_plan(given: Sequence[str]) -> DataPlan:
     """The data of a spec file, or a data set's name, with `key=value` changes laid over; or the changes alone."""
     files, changes = [name for name in given if "=" not in name], [name for name in given if "=" in name]
     if len(files) > 1:
-        raise InputError(f"--data takes one spec and key=value, not {' and '.join(files)}.")
-    raw: Any = {}
-    if files and re.fullmatch(r"[a-z0-9-]+", files[0]) and not Path(files[0]).exists():
-        raw = files[0]
-    elif files:
-        path = Path(files[0])
+        raise InputError(f"--data takes one spec and key=value, not {' and '.join(map(shortened, files))}.")
+    raw: dict[str, Any] = {}
+    if files:
+        named = _NAME.fullmatch(files[0]) and not Path(files[0]).exists()
+        raw = {"name": files[0]} if named else _data_in(Path(files[0]))
+    return parse_as(DataPlan, changed(raw, changes), "--data")
+
+
+def _data_in(path: Path) -> dict[str, Any]:
+    """What a spec's file says of its data, or a file that says nothing else."""
+    is_yaml = path.suffix.lower() in (".yaml", ".yml")
+    try:
         found = parse_yaml(_text(path), path.name)
-        raw = found.get("data", found) if isinstance(found, dict) else found
-    if isinstance(raw, str):
+    except InputError:
+        if is_yaml or not path.is_file():
+            raise
+        found = None
+    raw = found.get("data", found) if isinstance(found, dict) else found
+    if isinstance(raw, str) and _NAME.fullmatch(raw):
         raw = {"name": raw}
     if not isinstance(raw, dict):
-        raise InputError(f"{files[0]} must be a mapping with data, it is {_kind(raw)}.")
-    raw = changed(raw, changes)
-    return parse_as(DataPlan, raw, "--data")
+        came = f": its data is {_kind(raw)}" if is_yaml else ""
+        raise InputError(
+            f"{shortened(str(path))} is no training spec{came}. --data takes one (.yaml), a data set's name, or "
+            "settings such as name=table folder=. train=a.csv test=b.csv."
+        )
+    return raw
 
 
 def training_schema() -> dict[str, Any]:
@@ -178,11 +195,11 @@ def _expected(problem: Any) -> str:
     words = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
     for name, word in words.items():
         if name in problem.get("ctx", {}):
-            return f"must be {word} {problem['ctx'][name]:g}, it is {problem['input']}."
+            return f"must be {word} {problem['ctx'][name]:g}, it is {shortened(str(problem['input']))}."
     message = str(problem["msg"]).removeprefix("Value error, ").replace("Input should be ", "")
     if problem["type"] in ("model_type", "model_attributes_type", "dict_type"):
         message = "a mapping"
-    return f"must be {message}, it is {problem['input']!r}."
+    return f"must be {message}, it is {shortened(repr(problem['input']))}."
 
 
 def _fields_at(place: Sequence[str], kind: type[BaseModel]) -> list[str]:
