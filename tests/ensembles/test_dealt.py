@@ -86,6 +86,27 @@ def test_the_gradient_is_that_of_the_mean_in_expectation(loss: str) -> None:
     torch.testing.assert_close((found[0] + found[1]) / 2, gradient(mean))
 
 
+@pytest.mark.parametrize(
+    ("options", "to_mean", "dealt"),
+    [({}, 0.8, 0.8), ({"margin": 0.5}, 0.0, 0.50), ({"p": 4.0}, 0.26, 5.06), ({"p": 1.0}, 1.0, 0.31)],
+)
+def test_other_powers_and_a_margin_have_another_gradient(
+    options: dict[str, float], to_mean: float, dealt: float
+) -> None:
+    """The figures of docs/training-spec.md: a logit 0.4 from the mean, 0, of members that are normal around it."""
+    levels = (torch.arange(10_007, dtype=torch.float64) + 0.5) / 10_007
+    members = torch.special.ndtri(levels)[:, None]
+
+    def gradient(theirs: Tensor) -> float:
+        mine = torch.full_like(theirs, 0.4).requires_grad_()
+        logit_difference_inhibition(mine, theirs, **options).mean().backward()
+        assert mine.grad is not None
+        return float(mine.grad.sum())
+
+    assert gradient(members.mean(0, keepdim=True)) == pytest.approx(to_mean, abs=0.005)
+    assert gradient(members) == pytest.approx(dealt, abs=0.005)
+
+
 def test_what_has_one_answer_is_left_as_it_is() -> None:
     old, cached = NetworkReference("old", linear(1)), CachedReference("old", torch.zeros(1, 8, C))
     assert deal({"old": old}, 8)["old"] is old
