@@ -97,8 +97,12 @@ def by_loop(old: pa.Table, new: pa.Table, plan: Plan) -> dict[Any, Any]:
         cell, label = cell_of(a, b, plan)
         merged = {**(a or {}), **{k: v for k, v in (b or {}).items() if v is not None}}
         entry = found.setdefault(
-            (cell, label, merged.get("by_0")), {"count": 0, "example": id_, "weight": 0.0, "squared": 0.0}
+            (cell, label, merged.get("by_0")),
+            {"count": 0, "example": id_, "weight": 0.0, "squared": 0.0, "split": 0, "by_0": 0},
         )
+        for name in ("split", "by_0"):
+            values = {row[name] for row in (a, b) if row is not None and row.get(name) is not None}
+            entry[name] += len(values) == 2
         weight = merged.get("weight") or 0.0
         entry["count"] += 1
         entry["example"] = min(entry["example"], id_)
@@ -114,6 +118,7 @@ def as_found(table: pa.Table) -> dict[Any, Any]:
             "example": row["example"],
             "weight": row.get("weight") or 0.0,
             "squared": row.get("weight_squared") or 0.0,
+            **{name: row.get(f"differs_{name}", 0) for name in ("split", "by_0")},
         }
         for row in table.to_pylist()
     }

@@ -47,9 +47,7 @@ def test_many_splits_are_not_all_listed() -> None:
 
 def test_validation_rows_alone_leave_nothing_and_that_is_said() -> None:
     old, new = pair(["val"] * 13)
-    with pytest.raises(
-        InputError, match=r"all 13 shared ids .* are set aside: split holds val 13. --split val"
-    ):
+    with pytest.raises(InputError, match=r"all 13 shared ids .* are set aside: split holds val 13. --split val"):
         compare(old, new)
     assert compare(old, new, split="val").n == 13
     scored = {"id": old["id"], "label": old["label"], "logits": [[float(i % 5), 1.0, 0.5, 2.0, 0.0] for i in range(13)]}

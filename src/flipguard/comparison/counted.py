@@ -1,7 +1,7 @@
 """What a pass over the two files leaves: counts per outcome, label and slice values."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,8 @@ class Counted:
     dropped_new: int
     calibration: int
     other_splits: int
+    differing: Mapping[str, int] = field(default_factory=dict)
+    """In how many rows the two files have two values of a column that both have."""
     said: Mapping[int | str, int] | None = None
     """What the new model said about the examples that are negative flips, where the pass noted it."""
 

@@ -273,6 +273,7 @@ def counted_rows(table: pa.Table, label: Codes, slices: Mapping[str, str], names
             if matched
             else f"{names[0]} and {names[1]} share no id."
         )
+    differing = _differing(table, slices)
     table = table.filter(pa.array(kept))
     for name, column in {"id": "example", **slices}.items():
         if is_text(table[column].type):
@@ -293,4 +294,11 @@ def counted_rows(table: pa.Table, label: Codes, slices: Mapping[str, str], names
         dropped_new=only_new,
         calibration=int(number[outcome == CALIBRATION].sum()),
         other_splits=int(number[outcome == OTHER_SPLIT].sum()),
+        differing=differing,
     )
+
+
+def _differing(table: pa.Table, slices: Mapping[str, str]) -> dict[str, int]:
+    """Over all rows: those that are set aside may be so by a split that the other file denies."""
+    columns = {name: f"differs_{alias}" for name, alias in {"split": "split", **slices}.items()}
+    return {name: sum(table[c].to_pylist()) for name, c in columns.items() if c in table.column_names}

@@ -35,11 +35,17 @@ class Plan:
     def has(self, column: str) -> bool:
         return column in self.old_columns or column in self.new_columns
 
+    @property
+    def twice(self) -> tuple[str, ...]:
+        """The columns to set aside or group by that both tables have, so that one overrules the other."""
+        return tuple(c for c in ("split", *self.by) if c in self.old_columns and c in self.new_columns)
 
-def joined(old: Any, new: Any, plan: Plan) -> nw.LazyFrame[Any]:
+
+def joined(old: Any, new: Any, plan: Plan, *, differing: bool = False) -> nw.LazyFrame[Any]:
     """One row per id of either table: cell, label, old, new, weight and the columns to group by.
 
-    `old` and `new` are native lazy tables with `id`, `prediction` and what `plan` says they have.
+    `old` and `new` are native lazy tables with `id`, `prediction` and what `plan` says they have. `differing` adds, for
+    each column of `plan.twice`, differs_NAME: 1 where the tables have two values of it, else null.
     """
     left = _prefixed(old, "old", plan.old_columns, plan)
     right = _prefixed(new, "new", plan.new_columns, plan)
@@ -56,17 +62,22 @@ def joined(old: Any, new: Any, plan: Plan) -> nw.LazyFrame[Any]:
             columns[name] = _either(name, plan)
     if plan.scores:
         columns |= {f"{side}_scores": nw.col(f"{side}_scores") for side in _score_sides(plan)}
+    if differing:
+        columns |= {f"differs_{name}": _differs(name) for name in plan.twice}
     return both.select(**columns)
 
 
 def counts(old: Any, new: Any, plan: Plan, *, checked: bool = False) -> nw.LazyFrame[Any]:
     """The joined rows, counted by cell, label and `plan.by`: columns count, weight, weight_squared, example.
 
-    `example` is the smallest id of a group. `checked` adds what a table that cannot be asked again must tell at once:
-    unnamed, the rows without an id, and lightest, the smallest weight.
+    `example` is the smallest id of a group; differs_NAME, for each column of `plan.twice`, is the number of rows of
+    which the tables have two values, where the new one's would hold without a word. `checked` adds what a table that
+    cannot be asked again must tell at once: unnamed, the rows without an id, and lightest, the smallest weight.
     """
-    rows = joined(old, new, plan)
+    rows = joined(old, new, plan, differing=True)
     sums = [nw.len().alias("count"), nw.col("id").min().alias("example")]
+    # Counted and not summed: DuckDB counts what is not null at nearly no cost.
+    sums += [nw.col(f"differs_{name}").count() for name in plan.twice]
     if checked:
         rows = rows.with_columns(unnamed=_flag(nw.col("id").is_null(), 1))
         sums += [nw.col("unnamed").sum()]
@@ -89,6 +100,10 @@ def _either(name: str, plan: Plan) -> nw.Expr:
     sides = [s for s, c in (("new", plan.new_columns), ("old", plan.old_columns)) if name in c]
     value = nw.coalesce(*(nw.col(f"{s}_{name}") for s in sides)) if len(sides) > 1 else nw.col(f"{sides[0]}_{name}")
     return value.cast(nw.Float64()) if name == "weight" else value
+
+
+def _differs(name: str) -> nw.Expr:
+    return nw.when(nw.col(f"old_{name}") != nw.col(f"new_{name}")).then(nw.lit(1))
 
 
 def _score_sides(plan: Plan) -> list[str]:

@@ -54,6 +54,12 @@ def notes_on_counts(
         notes.append(
             f"{counted.dropped_old:,} ids that only old has and {counted.dropped_new:,} that only new has were dropped."
         )
+    notes.extend(
+        f"{column} differs between the files in {number:,} {'rows' if number > 1 else 'row'}: the new file's value is "
+        "used."
+        for column, number in counted.differing.items()
+        if number
+    )
     for side, number in zip(("old", "new"), whole.missing, strict=True):
         if number:
             notes.append(f"{int(number):,} samples have no prediction of the {side} model: they count as wrong.")
