@@ -276,8 +276,41 @@ def test_scores_of_other_lengths_are_refused(naive: Any) -> None:
 def test_numbers_that_are_no_probabilities_are_refused(naive: Any) -> None:
     old, new = naive.scored_pair()
     old["probabilities"] = old.pop("logits")
-    with pytest.raises(InputError, match=r"not all between 0 and 1 with sum 1.*Name the column 'logits'"):
+    message = (
+        rf"not all between 0 and 1 with sum 1 \(one is {old['probabilities'].min():.4g}\). Name the column 'logits'"
+    )
+    with pytest.raises(InputError, match=message):
         compare(old, new)
+
+
+@pytest.mark.parametrize(
+    ("factor", "row", "message"),
+    [
+        (100, None, r"old: its probabilities look like percentages \(one row sums to 100\): divide them by 100\.$"),
+        (100.7, None, "look like percentages"),
+        (
+            0.9,
+            None,
+            r"old: its probabilities are not normalised \(one row sums to 0.9\): divide each row by its sum\.$",
+        ),
+        (97, None, "are not normalised"),
+        (3, 2, r"are not normalised \(one row sums to 3\)"),
+        (100, 2, "look like percentages"),
+        (np.inf, 2, r"are not all finite \(one row sums to inf\)"),
+    ],
+)
+def test_probabilities_that_do_not_sum_to_1_are_told_apart(
+    naive: Any, factor: float, row: int | None, message: str
+) -> None:
+    """Only numbers below 0 can be logits."""
+    old, new = naive.scored_pair()
+    old["prediction"] = old["logits"].argmax(axis=1)
+    old["probabilities"] = softmax(old.pop("logits"))
+    assert float(compare(old, new).nll_old) > 0
+    old["probabilities"][slice(None) if row is None else row] *= factor
+    with pytest.raises(InputError, match=message) as error:
+        compare(old, new)
+    assert "logits" not in str(error.value)
 
 
 def test_names_and_scores_without_a_list_of_classes_are_refused(naive: Any) -> None:

@@ -277,7 +277,15 @@ BAD: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a number as logits": (lambda _: {**ROWS, "logits": [1.0] * 5}, "column 'logits' must hold a list"),
     "words as logits": (
         lambda _: {**ROWS, "logits": ["[1, 2]", "[1, x]", "", "", ""]},
-        "row 2 of column 'logits' is no list of numbers",
+        r"row 2 of column 'logits' is no list of numbers: it holds 'x'. Write one number per class, such as",
+    ),
+    "percentages as text": (
+        lambda _: {**ROWS, "probabilities": ["[10.1%, 89.9%]"] * 5},
+        r"row 1 of column 'probabilities' is no list of numbers: it holds '10.1%'. Write shares: 10.1% is 0.101.$",
+    ),
+    "a long word as logits": (
+        lambda _: {**ROWS, "logits": ["y" * 99] * 5},
+        f"it holds '{'y' * 40}…'. Write one number",
     ),
     "three axes": (lambda _: {**ROWS, "logits": np.zeros((5, 2, 2))}, r"it has shape \(5, 2, 2\)"),
     "other lengths": (lambda _: {**ROWS, "label": [1, 2]}, "the columns differ in length.*label 2"),

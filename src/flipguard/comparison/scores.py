@@ -52,10 +52,24 @@ def as_logits(values: Matrix, kind: str, name: str) -> Matrix:
     values = values.astype(np.float32, copy=False)
     total = values.sum(axis=1)
     if (values < 0).any() or (np.abs(total - 1) > 0.02).any():
-        row = int(np.argmax(np.abs(total - 1)))
-        raise InputError(
-            f"{name}: its probabilities are not all between 0 and 1 with sum 1 (one row sums to {total[row]:.4g}). "
-            "Name the column 'logits' if it holds logits."
-        )
+        raise _no_probabilities(values, total, name)
     result: Matrix = np.log(np.maximum(values, _TINY))
     return result
+
+
+def _no_probabilities(values: Matrix, total: Matrix, name: str) -> InputError:
+    """What is wrong with the (B, C) values that sum to `total` (B,), and what would put it right."""
+    if (values < 0).any():
+        return InputError(
+            f"{name}: its probabilities are not all between 0 and 1 with sum 1 (one is {values.min():.4g}). "
+            "Name the column 'logits' if it holds logits."
+        )
+    bad = total[np.abs(total - 1) > 0.02]
+    found = f"one row sums to {bad[np.argmax(np.abs(bad - 1))]:.4g}"
+    if not np.isfinite(bad).all():
+        return InputError(
+            f"{name}: its probabilities are not all finite ({found}): leave the scores of such rows empty."
+        )
+    if (np.abs(bad - 100) <= 2).all():
+        return InputError(f"{name}: its probabilities look like percentages ({found}): divide them by 100.")
+    return InputError(f"{name}: its probabilities are not normalised ({found}): divide each row by its sum.")

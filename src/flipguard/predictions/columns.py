@@ -137,12 +137,34 @@ def _lists_from_text(values: pa.ChunkedArray, column: str, name: str) -> pa.Chun
     """`[0.1, 2.5]` or `0.1 2.5`, as CSV files carry a list."""
     rows: list[list[float] | None] = []
     for row, text in enumerate(values.to_pylist()):
+        words = text.strip().strip("[]()").replace(",", " ").replace(";", " ").split() if text else None
         try:
-            words = text.strip().strip("[]()").replace(",", " ").replace(";", " ").split() if text else None
             rows.append([float(word) for word in words] if words is not None else None)
-        except ValueError as error:
-            raise InputError(f"{name}: row {row + 1} of column '{column}' is no list of numbers ({error}).") from error
+        except ValueError:
+            where = f"{name}: row {row + 1} of column '{column}'"
+            raise InputError(f"{where} is no list of numbers: {_no_number(words or [])}") from None
     return pa.chunked_array([pa.array(rows, pa.list_(pa.float32()))])
+
+
+def _no_number(words: Sequence[str]) -> str:
+    """What of a row is no number, and how to write it.
+
+    >>> _no_number(["0.5", "10.1%"])
+    "it holds '10.1%'. Write shares: 10.1% is 0.101."
+    """
+    word = next(word for word in words if not _is_number(word))
+    shown = word if len(word) <= 40 else f"{word[:40]}…"
+    if word.endswith("%") and _is_number(word[:-1]):
+        return f"it holds '{shown}'. Write shares: {shown} is {float(word[:-1]) / 100:.6g}."
+    return f"it holds '{shown}'. Write one number per class, such as [0.2, 0.8]."
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
 
 
 def class_names(classes: Sequence[str], name: str) -> tuple[str, ...]:
