@@ -220,6 +220,28 @@ def test_a_gate_in_the_spec_decides_the_exit_status(folder: Path) -> None:
     assert "max-nfr" in refused.stdout or "NFR" in refused.stdout
 
 
+def test_what_a_gate_says_of_several_seeds(folder: Path) -> None:
+    """Which of them it refuses, by which rule, and why: as it does of one."""
+    words = ["update.yaml", "method=none", "seed=[3, 5]"]
+    compared = run("train", *words, "--json", "-")
+    assert compared.exit_code == 0, compared.stderr
+    assert "gate" not in run("train", *words).stdout
+    rates = [one["comparisons"][-1]["negative_flip_rate"]["value"] for one in json.loads(compared.stdout)["runs"]]
+    worse = 3 if rates[0] > rates[1] else 5
+    for limit, refused in ((0.0001, [3, 5]), (sum(rates) / 2, [worse])):
+        gate = (f"gate.max_nfr={limit}", "gate.max_churn=1.0", "gate.gate_on=value")
+        result = run("train", *words, *gate)
+        assert result.exit_code == 1
+        told = result.stdout[result.stdout.index("gate: ") :].splitlines()
+        assert told[0] == f"gate: REFUSED by {len(refused)} of 2 seeds   judged on the value"
+        assert [line.split()[:2] for line in told[1:]] == [[f"seed_{seed}", "max_nfr"] for seed in refused]
+        for line, seed in zip(told[1:], refused, strict=True):
+            alone = run("train", "update.yaml", "method=none", f"seed={seed}", *gate, "--out", f"alone_{seed}")
+            said = next(each for each in alone.stdout.splitlines() if each.startswith("NO "))
+            assert line.split()[1:] == said.split()[1:]
+    assert "gate: PASSED by all 2 seeds   judged on the interval\n" in run("train", *words, "gate.max_nfr=1.0").stdout
+
+
 def test_what_is_recommended_is_said_in_a_spec_that_is_one(folder: Path) -> None:
     wanted = "method={name: recommended, ensemble: {members: 2}}"
     shown = run("train", "update.yaml", wanted, "--dry-run")

@@ -13,6 +13,7 @@ from flipguard.analysis.epochs import flips_over_epochs
 from flipguard.analysis.runs import read_run, read_runs
 from flipguard.releases import train
 from flipguard.releases.outcome import Outcome
+from flipguard.releases.yaml_text import parse_yaml
 from flipguard.reports.run import run_report
 from flipguard.reports.strips import sparkline
 from flipguard.reports.terminal import plain_text
@@ -148,6 +149,28 @@ def test_the_terminal_shows_how_each_version_was_trained(folders: Path) -> None:
     assert " ".join(text.split()).count(" NFR ") == 2, "the first version has no predecessor"
 
 
+def test_figures_over_epochs_name_the_part_that_they_are_of(folders: Path, tmp_path: Path) -> None:
+    """The chain has no validation part, the other run has one; a metrics file without parts tells none."""
+    spec = parse_yaml((folders / "chain/spec.yaml").read_text(), "chain")
+    for version in spec["versions"]:
+        version.pop("data", None)
+    train(parse_training_spec({**spec, "data": {**spec["data"], "validation": 29}}), tmp_path / "held")
+    chain, held = read_run(folders / "chain"), read_run(tmp_path / "held")
+    for runs, where in (([chain], "test"), ([held], "validation"), ([chain, held], "test or validation")):
+        plot = flips_over_epochs({run.path.name: [run] for run in runs})
+        assert plot.title == f"Errors and flips over training, on the {where} part"
+        assert all(fact.endswith(f", on the {where} part") for fact in plot.facts)
+    heads = [plain_text(run_report(Outcome(run.path, run.versions))).splitlines()[2] for run in (chain, held)]
+    assert [" ".join(head.split()) for head in heads] == [
+        "over epochs on the test part first last",
+        "over epochs on the validation part first last",
+    ]
+    metrics = tmp_path / "held/versions/v1/metrics.jsonl"
+    metrics.write_text(metrics.read_text().replace('"part": "validation", ', ""))
+    assert flips_over_epochs({"": [held]}).title == "Errors and flips over training"
+    assert "over epochs  " in plain_text(run_report(Outcome(held.path, held.versions)))
+
+
 def test_the_report_of_a_run_is_that_of_its_last_update(folders: Path, tmp_path: Path) -> None:
     wrong = {
         ("chain", "x.parquet"): "stands for both sides",
@@ -167,7 +190,7 @@ def test_the_report_of_a_run_is_that_of_its_last_update(folders: Path, tmp_path:
     assert "The chain of versions" in text
     assert "gate from the run&#39;s spec" in text
     assert "mlp v1" in text
-    assert "Errors and flips over training: negative flip rate" in text
+    assert "Errors and flips over training, on the test part: negative flip rate" in text
     last = read_run(folders / "chain").epochs("v2")[-1]["negative_flip_rate"]
     assert f"<td>{last:.4g}</td>" in text
     assert judged.code == 0

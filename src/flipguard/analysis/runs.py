@@ -105,6 +105,11 @@ class FinishedRun:
         """Whether flips were measured while a version was trained: one that has a predecessor."""
         return any(line.get("old") is not None for version in self.versions for line in self.epochs(version)[-1:])
 
+    def measured_on(self, version: str) -> str | None:
+        """The part that a version's epochs were measured on, where that was written down."""
+        parts = {line.get("part") for line in self.epochs(version)}
+        return parts.pop() if len(parts) == 1 else None
+
     def setting(self, key: str) -> float:
         """The number that a dotted key of the last version has in the spec, such as method.alpha."""
         value: Any = next(v for v in self.spec["versions"] if v["name"] == self.versions[-1])

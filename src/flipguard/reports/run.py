@@ -10,12 +10,13 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from flipguard.analysis.epochs import on_which_part
 from flipguard.analysis.runs import is_run, read_run
 from flipguard.comparison.result import Comparison
 from flipguard.reports.markdown import comparison_markdown, matrix_markdown
 from flipguard.reports.strips import sparkline
-from flipguard.reports.terminal import comparison_report, matrix_report
-from flipguard.reports.wording import NONE, clean, percent
+from flipguard.reports.terminal import GAIN, HARM, QUIET, comparison_report, matrix_report
+from flipguard.reports.wording import NONE, clean, percent, rule_name
 
 if TYPE_CHECKING:
     from flipguard.releases.outcome import Outcome
@@ -40,6 +41,8 @@ def _sections(outcome: "Outcome") -> Iterator[RenderableType]:
     yield Text(f"finished: {folder}" if outcome.found else f"done: {folder}")
     if outcome.runs:
         yield Padding(_seeds_table(outcome.runs), (1, 0, 0, 0))
+        if any(run.comparisons and run.comparisons[-1].gate.rules for run in outcome.runs):
+            yield Padding(_verdicts(outcome.runs), (1, 0, 0, 0))
         return
     epochs = _epochs_table(outcome.folder)
     if epochs.row_count:
@@ -53,9 +56,9 @@ def _sections(outcome: "Outcome") -> Iterator[RenderableType]:
 def _epochs_table(folder: Path) -> Table:
     """How error and flips went while each version was trained, as they were measured then."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
-    for name in ("over epochs", "", "", "first", "last"):
-        table.add_column(name, justify="right" if name in ("first", "last") else "left", no_wrap=True)
     runs = [read_run(folder)] if is_run(folder) else []
+    for name in ("over epochs", "", on_which_part(runs).removeprefix(", "), "first", "last"):
+        table.add_column(name, justify="right" if name in ("first", "last") else "left", no_wrap=True)
     for version, each in ((version, run.epochs(version)) for run in runs for version in run.versions):
         for title, field in (("error", "error_rate_new"), ("NFR", "negative_flip_rate")):
             known = [line[field] for line in each if line.get(field) is not None]
@@ -86,6 +89,21 @@ def _seeds_table(runs: "Sequence[Outcome]") -> Table:
         values = [_value(run.comparisons[-1], field) for run in runs]
         table.add_row(title, *(NONE if value is None else f"{100 * value:.2f}%" for value in values), spread(values))
     return table
+
+
+def _verdicts(runs: "Sequence[Outcome]") -> RenderableType:
+    """The gate's word on all seeds together, then each rule that one of them breaks."""
+    refused = [run for run in runs if run.passed is False]
+    word = ("REFUSED", f"bold {HARM}") if refused else ("PASSED", f"bold {GAIN}")
+    count = f"{len(refused)} of {len(runs)}" if refused else f"all {len(runs)}"
+    by = f" by {count} seed{'' if len(runs) == 1 else 's'}"
+    line = Text.assemble("gate: ", word, by, (f"   judged on the {runs[0].comparisons[-1].gate.judged_on}", QUIET))
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
+    for run in refused:
+        for rule in run.comparisons[-1].gate.rules:
+            if not rule.passed:
+                table.add_row(clean(run.folder.name), rule_name(rule), Text(clean(rule.reason, 200)))
+    return Group(line, *([table] if refused else []))
 
 
 def _compared(runs: "Sequence[Outcome]") -> bool:
