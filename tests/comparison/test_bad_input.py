@@ -50,7 +50,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]] = {
     "no weight": ({"weight": [1, 1, None, 1, 1]}, {}, {}, "the weight of id 3 .* it is none"),
     "nan weight": ({"weight": pa.array([1, 1, float("nan"), 1, 1])}, {}, {}, "the weight of id 3 .* it is nan"),
     "infinite weight": ({}, {"weight": [1, 1, INFINITY, 1, 1]}, {}, "new: the weight of id 3 .* it is inf"),
-    "unknown split": ({"split": ["a"] * 5}, {}, {"split": "test"}, "no rows are left to compare: all 5 shared ids"),
+    "unknown split": ({"split": ["a"] * 5}, {}, {"split": "test"}, "no row is of the split 'test': split holds a 5"),
     "no split": ({}, {}, {"split": "test"}, "--split needs a column 'split'"),
     "labels of old without any": ({"label": None}, {}, {"labels": "old"}, "--labels old: old has no column 'label'"),
     "labels from nowhere": ({}, {}, {"labels": "none.csv"}, "none.csv does not exist"),

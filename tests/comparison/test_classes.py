@@ -125,11 +125,51 @@ def test_a_model_that_predicted_nothing_names_no_class() -> None:
 
 
 def test_some_predictions_may_be_what_nothing_else_knows() -> None:
-    found = compare(file_of(["cat", "dog"], ["cat", "dog"]), file_of(["cat", "dog"], ["cat", "DOG"]))
+    found = compare(file_of(["cat", "dog"], ["cat", "dog"]), file_of(["cat", "dog"], ["cat", "hog"]))
     assert (found.negative_flips, found.notes) == (
         1,
-        ["new predicts 'DOG', which is no label and no class of the other model."],
+        ["new predicts 'hog', which is no label and no class of the other model."],
     )
+
+
+SPELLED = file_of(["cat", "fish", "dog", "dog"], ["cat", "Fish", "dog", "dog"])
+WRITTEN = file_of(["cat", "fish", "dog", "dog"], ["cat", "fish", "dog", "cat"])
+
+
+def test_a_class_that_is_only_spelled_otherwise_is_named_first() -> None:
+    note = "'Fish' differs from the label 'fish' only in its spelling"
+    of_old, of_new = f"old: {note}: --class-map renames it.", f"new: {note}: write it as the label is written."
+    training = {"split": ["train"] * 4}
+    for old, new, expected in (
+        (SPELLED, WRITTEN, [of_old]),
+        (WRITTEN, SPELLED, [of_new]),
+        (SPELLED, SPELLED, [of_old, of_new]),
+    ):
+        assert compare(old, {**new, **training}).notes == [*expected, "split holds train 4: all are compared."]
+    assert compare(WRITTEN, WRITTEN).notes == []
+
+
+def test_what_is_said_of_a_spelling_is_so() -> None:
+    """The map makes the names one: nothing is left to tell, and the sample is right."""
+    renamed = compare(SPELLED, WRITTEN, class_map={"Fish": "fish"})
+    assert (renamed.notes, float(renamed.error_rate_old or 0)) == ([], 0)
+    assert float(compare(SPELLED, WRITTEN).error_rate_old or 0) == 0.25
+
+
+def test_blanks_and_several_names_are_spellings_too() -> None:
+    label = ["cat", "sea fish", "dog", "cow"]
+    found = compare(file_of(label, label), file_of(label, ["cat", " Sea  fish", "DOG ", "ant"]))
+    assert found.notes == [
+        "new: ' Sea  fish' differs from the label 'sea fish' only in its spelling, and 1 more likewise: write it "
+        "as the label is written.",
+        "new predicts 'ant', which is no label and no class of the other model.",
+    ]
+
+
+def test_two_spellings_that_are_both_classes_are_two_classes() -> None:
+    assert compare(file_of(["cat", "CAT"], ["cat", "CAT"]), file_of(["cat", "CAT"], ["CAT", "CAT"])).notes == []
+    listed = file_of(["cat", "dog"], ["cat", "CAT"], classes=["cat", "dog", "CAT"])
+    assert compare(listed, file_of(["cat", "dog"], ["cat", "CAT"])).notes == []
 
 
 BAD: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]] = {
@@ -167,13 +207,19 @@ BAD: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]] = {
         file_of(["cat", "dog"], ["cat", "dog"]),
         file_of(["Katze", "Hund"], ["Katze", "Hund"]),
         {},
-        "share no class name.*--class-map FILE",
+        r"share no class name \(old: 'cat', 'dog'; new: 'Hund', 'Katze'\).*--class-map FILE",
     ),
     "no prediction that could be right": (
         file_of(["cat", "dog"], ["cat", "dog"]),
         file_of(["cat", "dog"], ["CAT", "DOG"]),
         {},
         r"new predicts 'CAT' and 1 other class, and none of that is a label \(such as 'cat'\) or a class of the other",
+    ),
+    "no prediction that could be right, but for its spelling": (
+        file_of(["ant", "dog"], ["ant", "dog"]),
+        file_of(["ant", "dog"], ["DOG", " dog"]),
+        {},
+        r"new predicts ' dog' and 1 other class, and none of that is a label \(such as 'dog'\) or a class of the other",
     ),
     "no prediction that could be right, of the old model": (
         file_of(["cat", "dog", "cow"], ["Katze", "Hund", "Kuh"]),

@@ -202,4 +202,4 @@ def _nearest(name: str, names: tuple[str, ...]) -> str:
 
 
 def _some(names: tuple[str, ...], most: int = 3) -> str:
-    return ", ".join(names[:most]) + (", …" if len(names) > most else "")
+    return ", ".join(f"'{name}'" for name in names[:most]) + (", …" if len(names) > most else "")

@@ -33,31 +33,69 @@ def settled_vocabulary(
         sides = [_by_score(p, side) for (p, _), side in zip(pairs, sides, strict=True)]
     vocabulary = match_classes(sides[0], sides[1], class_map)
     strange = _strange_labels(sides, vocabulary)
-    vocabulary = replace(vocabulary, notes=(*vocabulary.notes, *strange, *_stray_predictions(sides)))
+    spelled, stray = _stray_predictions(sides, vocabulary.renamed)
+    vocabulary = replace(vocabulary, notes=(*spelled, *vocabulary.notes, *strange, *stray))
     _check_width(old, new, vocabulary)
     return vocabulary
 
 
-def _stray_predictions(sides: list[Side]) -> list[str]:
+def _stray_predictions(sides: list[Side], renamed: Mapping[str, str]) -> tuple[list[str], list[str]]:
     """Predicted names that nothing else knows: no label, no class list, not the other model. Perhaps misspelt.
 
-    Where there are labels and every name is such a one, nothing could be right.
+    Where there are labels and every name is such a one, nothing could be right. The first of the lists is of those
+    that differ from a label in their spelling alone, also where both models have them: all of them count as wrong.
     """
-    notes = []
-    for side, other in (sides, sides[::-1]):
+    old, new = _renamed(sides[0], renamed), sides[1]
+    labels = {*(old.labels or ()), *(new.labels or ())}
+    twins = {_spelled_alike(label): label for label in sorted(labels, reverse=True)}
+    spelled, notes = [], []
+    for side, other in ((old, new), (new, old)):
         if side.classes is not None or side.predictions is None:
             continue
-        known = {*(side.labels or ()), *(other.labels or ()), *(other.predictions or ()), *(other.classes or ())}
-        stray = sorted(set(side.predictions) - known)
-        if stray and len(stray) == len(set(side.predictions)) and (side.labels or other.labels):
-            label = sorted({*(side.labels or ()), *(other.labels or ())})[0]
+        unknown = sorted(set(side.predictions) - labels - set(other.classes or ()))
+        stray = [name for name in unknown if name not in (other.predictions or ())]
+        if stray and len(stray) == len(set(side.predictions)) and labels:
+            label = twins.get(_spelled_alike(stray[0]), min(labels))
             raise InputError(
                 f"{side.name} predicts '{stray[0]}'{_and_others(len(stray) - 1)}, and none of that is a label (such as "
                 f"'{label}') or a class of the other model: write predictions as the labels are written."
             )
-        if stray and known:
+        alike = [name for name in unknown if _spelled_alike(name) in twins]
+        spelled += _note_on_spelling(side.name, alike, twins, old=side is old)
+        stray = [name for name in stray if name not in alike]
+        if stray and (labels or other.predictions or other.classes):
             notes.append(f"{side.name} predicts '{stray[0]}', which is no label and no class of the other model.")
-    return notes
+    return spelled, notes
+
+
+def _renamed(side: Side, names: Mapping[str, str]) -> Side:
+    """As the class map has it."""
+
+    def through(values: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        return None if values is None else tuple(names.get(value, value) for value in values)
+
+    return replace(
+        side, classes=through(side.classes), labels=through(side.labels), predictions=through(side.predictions)
+    )
+
+
+def _spelled_alike(name: str) -> str:
+    """One text for all that differ in case and blanks alone."""
+    return " ".join(name.split()).casefold()
+
+
+def _note_on_spelling(file: str, names: list[str], twins: Mapping[str, str], *, old: bool) -> list[str]:
+    """A class map leads from the old file's names to the new one's, and cannot rename the latter.
+
+    >>> _note_on_spelling("old.csv", ["Fish"], {"fish": "fish"}, old=True)
+    ["old.csv: 'Fish' differs from the label 'fish' only in its spelling: --class-map renames it."]
+    """
+    if not names:
+        return []
+    label = twins[_spelled_alike(names[0])]
+    more = f", and {len(names) - 1:,} more likewise" if len(names) > 1 else ""
+    remedy = "--class-map renames it" if old else "write it as the label is written"
+    return [f"{file}: '{names[0]}' differs from the label '{label}' only in its spelling{more}: {remedy}."]
 
 
 def _and_others(number: int) -> str:
