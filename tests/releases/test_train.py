@@ -203,7 +203,9 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_what_is_good(tmp_path
     with pytest.raises(TrainingError, match="not finite"):
         train(small("new.train.learning_rate=1e30"), tmp_path / "a", listener=heard)
     assert heard.trained == ["old", "new"]
-    assert load_release(tmp_path / "a").name == "old"
+    assert load_release(tmp_path / "a", "old").name == "old"
+    with pytest.raises(InputError, match="the version 'new' is not finished"):
+        load_release(tmp_path / "a")
     assert json.loads((tmp_path / "a/run.json").read_text())["status"] == "stopped"
 
 
@@ -363,7 +365,8 @@ REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
     ),
     "unknown model": (("new.model.name=mpl",), "version new.model: there is no model 'mpl'; did you mean 'mlp'?"),
     "unknown model option": (("new.model.widht=3",), "version new.model: mlp has no option 'widht'"),
-    "model option of another type": (("new.model.hidden=3",), "version new.model: mlp cannot be built with"),
+    "model option of another type": (("new.model.hidden=[x]",), "version new.model: mlp cannot be built with"),
+    "a width for a list of them": (("new.model.hidden=3",), "version new.model: hidden must be a list of widths, such"),
     "a network for other inputs": (("new.model.input_size=63",), "version new: mlp with none cannot take a step on"),
     "no such device": (("train.device=tpu",), "the device 'tpu' is not there"),
     "too few of a class": (("data.per_class=400",), "digits: too few samples per class"),
