@@ -40,6 +40,10 @@ def test_it_writes_what_the_library_gives_and_prints_its_figures(files: list[str
     assert found.before is not None
     assert found.after is not None
     assert "v0 → v1 → v2" in done.stdout
+    told = "note: stored.parquet holds the 200 rewritten rows alone: to compare it with a version's whole file, pass "
+    assert f"{told}--on-missing drop." in " ".join(done.stdout.split())
+    assert "--on-missing drop" in run("compare", "v2.parquet", "stored.parquet").stderr
+    assert run("compare", "v2.parquet", "stored.parquet", "--on-missing", "drop").exit_code == 0
     assert "rule cr, cost ratio 2; reliability estimated on 101 rows of the split 'validation'" in done.stdout
     line = next(line for line in done.stdout.splitlines() if line.startswith("ΣNF"))
     assert line.split()[-2:] == [str(found.before.negative_flips), str(found.after.negative_flips)]
@@ -67,6 +71,7 @@ def test_several_files_to_calibrate_on(files: list[str]) -> None:
     done = run("rewrite", *files, "--out", "s.parquet", "--calibrate-on", *names)
     assert done.exit_code == 0, done.stderr
     assert "other data: val0.parquet, val1.parquet, val2.parquet" in " ".join(done.stdout.split())
+    assert "--on-missing" not in done.stdout, "every row was rewritten"
 
 
 @pytest.mark.parametrize(

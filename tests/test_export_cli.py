@@ -108,3 +108,7 @@ def test_an_export_that_cannot_be_is_refused_in_one_line(grown: Path) -> None:
     again = run("export", "bare/versions/new", "--format", "safetensors", "--out", "m.safetensors", *named)
     assert again.exit_code == 0, again.stderr
     assert_refused(run("export", grown, "--format", "onnx", "--out", "m.pt"), "ends in .onnx")
+    unknown = (
+        "--format': 'onxx' is not one of 'safetensors', 'onnx', 'torchscript', 'torch-export'; did you mean 'onnx'?"
+    )
+    assert_refused(run("export", grown, "--format", "onxx", "--out", "m.onnx"), unknown)

@@ -360,6 +360,16 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     "no file": (["nowhere.yaml"], "nowhere.yaml cannot be read: No such file or directory."),
     "a folder": (["."], ". cannot be read: Is a directory."),
     "a typo": (["update.yaml", "trian.epochs=3"], "a spec has no key 'trian'; did you mean 'train'?"),
+    "a key of a section": (["update.yaml", "epochs=3"], "has no key 'epochs'; did you mean 'train.epochs'?"),
+    "a key of a version's section": (
+        ["update.yaml", "new.epochs=3"],
+        "new has no key 'epochs'; did you mean 'new.train.",
+    ),
+    "a key of two sections": (["update.yaml", "model=mlp"], "did you mean 'old.model' or 'new.model'?"),
+    "a width for a list": (
+        ["update.yaml", "new.model.hidden=300"],
+        "new.model: hidden must be a list of widths, such as",
+    ),
     "no key=value": (["update.yaml", "epochs"], "'epochs' is no key=value"),
     "an unknown method": (["update.yaml", "method.name=eldoi"], "did you mean 'elodi'?"),
     "an unknown model": (["update.yaml", "new.model.name=mpl"], "did you mean 'mlp'?"),
@@ -391,6 +401,22 @@ def test_without_ray_a_cluster_names_the_extra(folder: Path, monkeypatch: pytest
     assert_refused(run("train", "update.yaml", "--on", "ray"), expected)
     assert not (folder / "runs").exists()
     assert_refused(run("train", "update.yaml", f"artifacts=file://{folder}/kept"), "give --on, or leave it out.")
+
+
+def test_a_kind_of_schema_that_is_none(folder: Path) -> None:
+    assert_refused(
+        run("schema", "trian"),
+        "for 'kind': 'trian' is not one of 'comparison', 'matrix', 'train'; did you mean 'train'?",
+    )
+
+
+@pytest.mark.parametrize("options", [[], ["--dry-run"]])
+def test_several_seeds_do_not_go_into_a_run_by_one(options: list[str], folder: Path) -> None:
+    assert run("train", "update.yaml", "method=none", "train.epochs=1").exit_code == 0
+    there = sorted(path.name for path in Path("runs/update").iterdir())
+    refused = run("train", "update.yaml", "method=none", "train.epochs=1", "seed=[0, 1]", *options)
+    assert_refused(refused, "runs/update is a run by one seed", "give another --out.")
+    assert sorted(path.name for path in Path("runs/update").iterdir()) == there
 
 
 @pytest.mark.parametrize("options", [[], ["--dry-run"]])

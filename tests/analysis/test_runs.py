@@ -96,12 +96,15 @@ REFUSED = {
     ("feature-arrows", "chain"): "has no features",
     ("chain", "entropy_0.2"): "takes the versions of one run, 2 came: give one of them, such as entropy_0.2/seed_1",
     ("chain", "chain", "grown"): "takes the versions of one run, 2 came",
+    ("epochs", "chain", "--without-out"): "the figure epochs needs --out FILE: a .svg, .png or .pdf",
+    ("nothing", "chain", "--without-out"): "there is no figure 'nothing'; there are error-against-flips, gain-against-",
 }
 
 
 def test_the_command_draws_from_runs_and_says_what_a_run_cannot_give(folders: Path, tmp_path: Path) -> None:
     drawn = [("figure", *words, "--out", tmp_path / f"{words[0]}.json") for words in DRAWN]
-    refused = [("figure", *words, "--out", "f.svg") for words in REFUSED]
+    out = {words: () if words[-1] == "--without-out" else ("--out", "f.svg") for words in REFUSED}
+    refused = [("figure", *(word for word in words if word != "--without-out"), *out[words]) for words in REFUSED]
     done = in_turn(folders, *drawn, *refused)
     for (words, axis), one in zip(DRAWN.items(), done[: len(DRAWN)], strict=True):
         assert (one.code, one.stderr) == (0, ""), words
@@ -137,6 +140,29 @@ def test_the_chain_of_a_run_whose_data_grew_is_what_its_training_said(folders: P
     files = [bare / "versions" / f"v{i}" / "predictions" / "test.parquet" for i in range(3)]
     assert shared == flipguard.matrix(files, on_missing="drop").sum_negative_flips
     assert len({flipguard.read_predictions(file).rows for file in files}) == 2
+
+
+def test_the_matrix_of_a_run_is_that_of_its_training(folders: Path, tmp_path: Path) -> None:
+    wrong = {
+        ("chain", "grown"): "the run folder chain stands for all its versions: give it alone",
+        ("entropy_0.2",): "it holds the runs seed_1, seed_2: name one of them",
+        ("chain/versions",): "chain/versions is no run folder: it has no spec.yaml",
+    }
+    runs = ("chain", "grown")
+    done = in_turn(
+        folders,
+        *(("matrix", run, "--json", tmp_path / f"{run}.json") for run in runs),
+        *(("matrix", *words) for words in wrong),
+    )
+    for run, one in zip(runs, done, strict=False):
+        assert (one.code, one.stderr) == (0, "")
+        said, trained = (
+            json.loads(path.read_text()) for path in (tmp_path / f"{run}.json", folders / run / "matrix.json")
+        )
+        assert said == trained
+    for message, one in zip(wrong.values(), done[len(runs) :], strict=True):
+        assert one.code == 2
+        assert message in one.stderr
 
 
 def test_the_terminal_shows_how_each_version_was_trained(folders: Path) -> None:

@@ -271,6 +271,8 @@ def test_convolutions_start_with_the_variance_of_he() -> None:
         ("cnn", {"feature_width": 0}, "feature_width must be at least 1"),
         ("cnn", {"dropout": 1.0}, "dropout must be at least 0 and below 1, got 1.0"),
         ("mlp", {"hidden": ()}, "hidden must hold at least one width"),
+        ("mlp", {"hidden": 13}, r"hidden must be a list of widths, such as \[300\], it is 13\."),
+        ("mlp", {"hidden": "13"}, r"hidden must be a list of widths, such as \[300\], it is '13'\."),
         ("mlp", {"in_channels": 1}, "mlp has no option 'in_channels'"),
         ("lenet5", {"image_size": 8}, "images of at least 16 by 16, got image_size=8"),
     ],

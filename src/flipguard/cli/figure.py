@@ -30,10 +30,12 @@ EPILOG = """Examples:
 
 def figure(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Which figure; an unknown name lists them all.")],
-    out: Annotated[str, typer.Option(help="A .svg, .png or .pdf picture, or .json data.", metavar="FILE")],
     runs: Annotated[
         list[str] | None,
         typer.Argument(metavar="[RUN]…", help="Run folders: the last version is new, the one before old."),
+    ] = None,
+    out: Annotated[
+        str | None, typer.Option(help="A .svg, .png or .pdf picture, or .json data; always needed.", metavar="FILE")
     ] = None,
     old: Annotated[
         list[str] | None, typer.Option(help="Predictions of the old model or members.", metavar="FILE…")
@@ -81,6 +83,9 @@ def figure(
     given = {key: value for key, value in locals().items() if key not in ("name", "out", "debug")}
     if name not in FIGURES:
         raise InputError(f"there is no figure '{name}'; there are {', '.join(FIGURES)}.")
+    # Only now, so that an unknown name lists them all, whatever else is given.
+    if out is None:
+        raise InputError(f"the figure {name} needs --out FILE: a .svg, .png or .pdf picture, or .json data.")
     told: dict[str, Any] = {option: value for option, value in given.items() if value is not None}
     sources = Sources(name, **told)
     check_outputs({"--out": out}, [str(file) for file in sources.files()])

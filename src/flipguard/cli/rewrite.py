@@ -112,11 +112,13 @@ def rewrite(
     given = {name: value for name, value in options.items() if value is not None}
     found = run(versions, same_rows=same_rows, posteriors=posteriors, **given)
     found.predictions.write(out)
-    deliver({json: lambda: found.to_json() + "\n"}, lambda: _table(found), plain=plain)
+    # With a file per version, and by the rows' own labels, every row is rewritten.
+    fewer = split is not None or len(calibrate_on or ()) == 1
+    deliver({json: lambda: found.to_json() + "\n"}, lambda: _table(found, out, fewer), plain=plain)
     return 0
 
 
-def _table(found: Any) -> Any:
+def _table(found: Any, out: str, fewer: bool) -> Any:
     from flipguard.reports.rewritten import rewritten_report
 
-    return rewritten_report(found)
+    return rewritten_report(found, fewer_in=out if fewer else None)

@@ -7,6 +7,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
+from difflib import get_close_matches
 from typing import Any, NoReturn
 
 import typer
@@ -86,12 +87,18 @@ def one_line(error: Exception) -> str:
 
 
 def _in_our_words(message: str) -> str:
-    """Without what pydantic, by which values are read, says of itself.
+    """Without what pydantic, by which values are read, says of itself; of names that are alike the nearest.
 
     >>> _in_our_words("Invalid value for '--n': Input should be a valid integer, unable to parse string as an integer")
     "Invalid value for '--n': it should be a valid integer"
+    >>> _in_our_words("Invalid value for 'kind': Value error, 'trian' is not one of 'matrix', 'train'.")
+    "Invalid value for 'kind': 'trian' is not one of 'matrix', 'train'; did you mean 'train'?"
     """
-    return re.sub(r": Input should (be .*?)(, unable to .*)?$", r": it should \1", message)
+    message = re.sub(r": Input should (be .*?)(, unable to .*)?$", r": it should \1", message)
+    message = message.replace(": Value error, ", ": ", 1)
+    choice = re.search(r"'([^']*)' is not one of (.*?)\.?$", message)
+    close = get_close_matches(choice[1], re.findall(r"'([^']*)'", choice[2]), n=1) if choice is not None else []
+    return f"{message.rstrip('.')}; did you mean '{close[0]}'?" if close else message
 
 
 class SeveralValues(TyperCommand):

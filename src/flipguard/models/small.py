@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 from torch import nn
 
@@ -30,8 +31,7 @@ def mlp(
     >>> mlp(classes=10, hidden=(32, 16)).feature_width
     16
     """
-    if not hidden:
-        raise InputError("hidden must hold at least one width, for instance hidden=(64,).")
+    _check_widths(hidden)
     check_positive(input_size=input_size, hidden=min(hidden))
     layers: list[nn.Module] = [nn.Flatten()]
     for inputs, outputs in pairwise((input_size, *hidden)):
@@ -39,6 +39,14 @@ def mlp(
         nn.init.kaiming_normal_(linear.weight, nonlinearity="relu")
         layers += [linear, nn.ReLU()]
     return classifier(nn.Sequential(*layers), hidden[-1], classes=classes, feature_width=feature_width, dropout=dropout)
+
+
+def _check_widths(hidden: Any) -> None:
+    """A spec gives what its YAML says, and one width is easily written without its brackets."""
+    if not isinstance(hidden, Sequence) or isinstance(hidden, str):
+        raise InputError(f"hidden must be a list of widths, such as [300], it is {hidden!r}.")
+    if not hidden:
+        raise InputError("hidden must hold at least one width, for instance hidden=(64,).")
 
 
 def cnn(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from flipguard.data import DataSet
 from flipguard.releases.chosen import chosen
-from flipguard.releases.folder import RunFolder
+from flipguard.releases.folder import SPEC, RunFolder
 from flipguard.releases.job import Job, Run
 from flipguard.releases.listener import Listener
 from flipguard.releases.outcome import Outcome, conclude
@@ -88,6 +88,8 @@ def runs_of(
     plan = partial(_run_of, trust=trust, repair=repair, stored=stored, loaded={})
     if not isinstance(spec.seed, list):
         return [plan(spec, RunFolder(out))]
+    if (out / SPEC).exists():
+        raise InputError(f"{out} is a run by one seed, and several have a folder each in --out: give another --out.")
     each = [spec.model_copy(update={"seed": seed}) for seed in spec.seed]
     return [plan(one, RunFolder(out / f"seed_{one.seed}")) for one in each]
 

@@ -8,8 +8,11 @@ from flipguard.comparison.rewriting import Rewritten
 from flipguard.reports.wording import NONE, clean, percent
 
 
-def rewritten_report(found: Rewritten) -> RenderableType:
-    """The rule and where it learned whom to believe, then the chain's figures as it came and as the rule stores it."""
+def rewritten_report(found: Rewritten, *, fewer_in: str | None = None) -> RenderableType:
+    """The rule and where it learned whom to believe, then the chain's figures as it came and as the rule stores it.
+
+    `fewer_in` is the file that was written without the rows on which reliability was estimated, if it was.
+    """
     rule = f"{found.rule}, cost ratio {found.cost_ratio:g}" if found.cost_ratio is not None else found.rule
     lines = [
         f"{' → '.join(clean(version) for version in found.versions)}   {found.rows:,} rows",
@@ -19,8 +22,14 @@ def rewritten_report(found: Rewritten) -> RenderableType:
     parts: list[RenderableType] = [Text("\n".join(lines))]
     if found.before is not None and found.after is not None:
         parts += [Text(), _figures(found)]
-    if found.notes:
-        parts += [Text(), Text("\n".join(f"note: {clean(note, 400)}" for note in found.notes))]
+    notes = list(found.notes)
+    if fewer_in is not None:
+        notes.append(
+            f"{clean(fewer_in, 200)} holds the {found.rows:,} rewritten rows alone: to compare it with a version's "
+            "whole file, pass --on-missing drop."
+        )
+    if notes:
+        parts += [Text(), Text("\n".join(f"note: {clean(note, 600)}" for note in notes))]
     return Group(*parts)
 
 

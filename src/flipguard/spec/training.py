@@ -160,7 +160,7 @@ def _first_problem(error: ValidationError, raw: Mapping[str, Any], kind: type[Ba
     problem = error.errors()[0]
     place = _place_in(problem["loc"], raw)
     if problem["type"] == "extra_forbidden":
-        return unknown_key(place, _fields_at(place[:-1], kind))
+        return unknown_key(place, _model_at(place[:-1], kind))
     if problem["type"] == "missing":
         return f"'{'.'.join(place)}' is missing."
     if problem["type"] == "value_error" and not place:
@@ -168,13 +168,21 @@ def _first_problem(error: ValidationError, raw: Mapping[str, Any], kind: type[Ba
     return f"{'.'.join(place)} {_expected(problem)}"
 
 
-def unknown_key(place: Sequence[str], known: Sequence[str]) -> str:
-    """`train has no key 'epoch'; did you mean 'epochs'?`"""
+def unknown_key(place: Sequence[str], model: type[BaseModel]) -> str:
+    """What to say of a key that a model has not: its nearest, or the same key one level further in.
+
+    >>> unknown_key(["epochs"], TrainSpec)
+    "a spec has no key 'epochs'; did you mean 'train.epochs'?"
+    """
     *above, name = place
+    known = list(model.model_fields)
     home = ".".join(above) or "a spec"
-    close = get_close_matches(name, known, n=1)
-    hint = f"did you mean '{close[0]}'?" if close else f"known: {', '.join(known)}."
-    return f"{home} has no key '{name}'; {hint}"
+    inner = {key: _model_in(field.annotation) for key, field in model.model_fields.items()}
+    further = [".".join([*above, key, name]) for key, found in inner.items() if found and name in found.model_fields]
+    # A version of a list has a name, which is not known here.
+    close = [key for key in further if key != f"versions.{name}"] or get_close_matches(name, known, n=1)
+    hint = f"did you mean {' or '.join(repr(key) for key in close)}?" if close else f"known: {', '.join(known)}."
+    return f"{home} has no key '{shortened(name)}'; {hint}"
 
 
 def _place_in(loc: Sequence[int | str], raw: Any) -> list[str]:
@@ -202,13 +210,13 @@ def _expected(problem: Any) -> str:
     return f"must be {message}, it is {shortened(repr(problem['input']))}."
 
 
-def _fields_at(place: Sequence[str], kind: type[BaseModel]) -> list[str]:
-    """The keys that a place in a spec can have."""
+def _model_at(place: Sequence[str], kind: type[BaseModel]) -> type[BaseModel]:
+    """What a place in a spec is checked by."""
     for part in place:
         # What is no field is the name of an entry: a version's place in its list, a network of a bench.
         if part in kind.model_fields:
             kind = _model_in(kind.model_fields[part].annotation) or kind
-    return list(kind.model_fields)
+    return kind
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:
