@@ -130,13 +130,18 @@ def test_several_outputs_at_once(files: Path) -> None:
     assert {path.name for path in files.iterdir()} == names
 
 
+def another(copy: str) -> Path:
+    """A second retrained copy beside the first."""
+    return write_side(Path(copy).with_name("another.parquet"), np.arange(307) % 11 > 0, seed=5)
+
+
 def test_every_option_reaches_the_comparison(copy: str) -> None:
     Path("map.json").write_text(json.dumps({"ant": "ant"}))
     result = run(
         *("compare", "old.parquet", "new.parquet", "--by", "country", "--confidence", "0.8", "--cluster", "customer"),
         *("--correction", "bh", "--alpha", "2", "--cost-ratio", "3", "--labels", "old", "--class-map", "map.json"),
         *("--on-missing", "drop", "--memory", "1GB", "--calibrate-on", "old.parquet", "--calibrate-on", "new.parquet"),
-        *("--noise", copy, "--noise", "new.parquet", "--json", "-"),
+        *("--noise", copy, "--noise", another(copy), "--json", "-"),
     )
     assert result.exit_code == 0, result.stderr
     found = json.loads(result.stdout)
@@ -163,7 +168,7 @@ def test_split_and_on_missing_choose_the_rows() -> None:
 @pytest.mark.parametrize("field", [f for f in GateSettings.model_fields if f.startswith("max_")])
 def test_every_threshold_is_an_option(field: str, copy: str) -> None:
     flag = f"--{field.replace('_', '-')}"
-    result = run("compare", "old.parquet", "new.parquet", "--noise", copy, "new.parquet", flag, "0", "--json", "-")
+    result = run("compare", "old.parquet", "new.parquet", "--noise", copy, another(copy), flag, "0", "--json", "-")
     (rule,) = json.loads(result.stdout)["gate"]["rules"]
     assert (rule["name"], rule["limit"]) == (field, 0.0)
     assert result.exit_code == (0 if rule["passed"] else 1)

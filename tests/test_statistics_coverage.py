@@ -188,6 +188,36 @@ def test_calibration_intervals(kind):
     assert_in_band(np.mean(coverage), replications=truths * repeats, errors=3, band=band)
 
 
+@pytest.mark.parametrize("factors", [(10, -1), (5, -1), (1, -1), (1, 2)])
+def test_two_shares_together(factors):
+    """What flips cost, and the bound of churn; at least the level where a thousand samples hold two flips."""
+    rng = np.random.default_rng(3)
+    repeats, n = 4000, 1000
+    for p, q in ((0.002, 0.002), (0.004, 0.01), (0.01, 0.004), (0.03, 0.06), (0.05, 0.2)):
+        count = rng.multinomial(n, [p, q, 1 - p - q], size=repeats)
+        found = st.combined_shares(count[:, 0], count[:, 1], n, factors=factors)
+        coverage = holds(found, factors[0] * p + factors[1] * q).mean()
+        band = BAND if n * min(p, q) >= 10 else (BAND[0], 1.0)
+        assert_in_band(coverage, replications=repeats, errors=4, band=band)
+
+
+@pytest.mark.parametrize("copies", [2, 3, 5])
+def test_noise_floor(copies):
+    """The mean rate of all copies, which differ by √10 times the rows' noise, or not at all."""
+    rng = np.random.default_rng(copies)
+    repeats, n, rate = 1500, 400, 0.2
+    for spread in (0.0, 10.0):
+        inside = 0
+        for _ in range(repeats):
+            own = np.clip(rate + rng.standard_normal(copies) * np.sqrt(spread * rate * (1 - rate) / n), 0, 1)
+            flips = (rng.random((copies, n)) < own[:, None]).astype(float)
+            c = flips.mean(axis=0)
+            low, high = st.noise_floor(n, c.sum(), (c * c).sum(), flips.mean(axis=1))
+            inside += low <= rate <= high
+        band = BAND if spread else (BAND[0], 1.0)
+        assert_in_band(inside / repeats, replications=repeats, errors=3, band=band)
+
+
 @pytest.mark.parametrize("copies", [1, 2, 3, 5, 10])
 def test_noise_excess_seldom_accuses_one_more_copy(copies):
     """One-sided 5 % test of an update that is one more retraining; √10 is how far true rates spread over row noise.

@@ -16,8 +16,10 @@ def test_the_common_variance_is_found_again(prior: float, common: float) -> None
     own = draw.choice([2, 4], 60_000)
     seen = true * draw.chisquare(own) / own
     variance, freedom = moderated_variance(seen, own)
-    assert np.allclose(freedom - own, prior, rtol=0.1)
-    assert np.allclose(variance, (prior * common + own * seen) / (prior + own), rtol=0.1)
+    drawn = freedom > own
+    assert drawn.mean() > 0.999, "hardly any is far out by chance"
+    assert np.allclose((freedom - own)[drawn], prior, rtol=0.1)
+    assert np.allclose(variance[drawn], ((prior * common + own * seen) / (prior + own))[drawn], rtol=0.1)
 
 
 def test_the_moments_hold() -> None:
@@ -78,6 +80,17 @@ def test_a_row_that_diverged_does_not_widen_the_others() -> None:
     beside, freedom = moderated_variance([*seen, 1e8], np.full(11, 2))
     assert beside[:10] == pytest.approx(alone)
     assert freedom[:10].tolist() == free.tolist()
+    assert (beside[10], freedom[10]) == (1e8, 2), "what the others have in common is not its own"
+
+
+def test_a_row_that_is_far_out_is_as_seldom_taken_for_worse_as_any() -> None:
+    """Ten rows that scatter alike and one thirty times as much, without an effect in any."""
+    draw, wrong = np.random.default_rng(11), 0
+    for _ in range(400):
+        values = draw.normal(size=(11, 3)) * np.array([1.0] * 10 + [30.0])[:, None]
+        variance, freedom = moderated_variance(values.var(1, ddof=1), np.full(11, 2))
+        wrong += 2 * stats.t.sf(abs(values[10].mean()) / np.sqrt(variance[10] / 3), freedom[10]) < 0.05
+    assert wrong / 400 < 0.1
 
 
 @pytest.mark.parametrize(

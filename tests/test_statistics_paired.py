@@ -30,6 +30,64 @@ def relative(count):
     return (b / n) / ((a + b) / n * ((b + d + e) / n))
 
 
+def test_a_clustered_p_value_is_the_intervals_and_never_below_the_exact_one():
+    rng, found = np.random.default_rng(17), 0
+    for _ in range(200):
+        clusters = rng.multinomial(rng.integers(1, 8), rng.dirichlet([20, 1, 1.5, 2, 1]), size=rng.integers(2, 61))
+        count, covariance = clusters.sum(axis=0), st.clustered_covariance(clusters)
+        n, degrees = count.sum(), len(clusters) - 1
+        p = st.mcnemar_from_covariance(count / n, covariance, n, degrees_of_freedom=degrees)
+        exact = st.mcnemar_exact(count[1], count[2])
+        assert exact <= p * (1 + 1e-9) <= 1 + 1e-9
+        if exact * (1 + 1e-9) < p < 0.99:
+            for confidence, holds in ((1 - 1.001 * p, False), (1 - 0.999 * p, True)):
+                options = {"degrees_of_freedom": degrees, "confidence": confidence}
+                low, high = st.error_difference_from_covariance(count / n, covariance, n, **options)
+                assert (low <= 0 <= high) == holds
+                found += 1
+    assert found > 100
+
+
+def test_a_clustered_p_value_at_its_edges():
+    count = np.array([80, 6, 4, 7, 3]) / 100
+    plain = st.multinomial_covariance(100 * count)
+    assert st.mcnemar_from_covariance(count, plain, 100) == pytest.approx(st.mcnemar_exact(6, 4))
+    found = [st.mcnemar_from_covariance([0.8, 0.16, 0.04, 0, 0], plain * 0 + times, 100) for times in (np.nan,)]
+    assert np.isnan(found).all()
+    assert st.mcnemar_from_covariance([0.9, 0, 0, 0.1, 0], st.multinomial_covariance([9, 0, 0, 1, 0]), 10) == 1
+    many = st.mcnemar_from_covariance(np.stack([count, count]), np.stack([plain, 9 * plain]), [100, 100])
+    assert many[0] < many[1]
+
+
+# Two shares together
+
+
+@pytest.mark.parametrize("factors", [(5, -1), (1, 2), (0.2, -1), (-1, 5), (0, -1), (-2, -3)])
+def test_two_shares_together_by_a_loop(factors):
+    """Against the formula written out; ends inside what the sum can be, and swapped sides give the same."""
+    z = stats.norm.ppf(0.975)
+    for x, y, n in ((3, 11, 101), (0, 7, 59), (5, 0, 13), (0, 0, 50), (13, 0, 13), (3, 4, 7)):
+        value, squares, cross = 0.0, [0.0, 0.0], [1.0, 1.0]
+        for factor, part in zip(factors, (x, y), strict=True):
+            p = part / n
+            centre, reach = (p + z * z / 2 / n), z * np.sqrt(p * (1 - p) / n + z * z / 4 / n / n)
+            ends = sorted(factor * (centre + side * reach) / (1 + z * z / n) for side in (-1, 1))
+            value += factor * p
+            for end in (0, 1):
+                squares[end] += (ends[end] - factor * p) ** 2
+                cross[end] *= abs(ends[end] - factor * p)
+        room = (n - x) * (n - y)
+        correlation = -np.sign(factors[0] * factors[1]) * (np.sqrt(min(x * y / room, 1)) if room else 1.0)
+        reach = [np.sqrt(max(squares[end] + 2 * correlation * cross[end], 0)) for end in (0, 1)]
+        low, high = st.combined_shares(x, y, n, factors=factors)
+        assert low == pytest.approx(max(value - reach[0], min(0, *factors)), abs=1e-12)
+        assert high == pytest.approx(min(value + reach[1], max(0, *factors)), abs=1e-12)
+        assert st.combined_shares(y, x, n, factors=factors[::-1]) == pytest.approx((low, high))
+    assert st.combined_shares(0, 0, 0, factors=factors) == (min(0, *factors), max(0, *factors))
+    with pytest.raises(InputError, match="first \\+ second"):
+        st.combined_shares(6, 6, 11, factors=factors)
+
+
 # Error difference
 
 

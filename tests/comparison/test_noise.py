@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from flipguard import InputError, compare
-from flipguard.statistics import noise_excess
+from flipguard.statistics import clopper_pearson, noise_excess
 
 Columns = dict[str, Any]
 LABEL = np.random.default_rng(0).integers(0, 3, 211)
@@ -118,5 +118,38 @@ def test_what_the_old_model_said_is_no_copy_of_it(kind: str, tmp_path: Path) -> 
             (pa.csv.write_csv if kind == "csv" else pq.write_table)(rows, path)
     old, new, copy = given
     assert compare(old, new, noise=[copy]).noise is not None
-    with pytest.raises(InputError, match=r"--noise .* is what the old model itself said, which is no noise: give"):
-        compare(old, new, noise=[copy, old])
+    for one, whose in ((old, "old"), (new, "new")):
+        with pytest.raises(InputError, match=f"--noise .* is what the {whose} model itself said, which is no noise"):
+            compare(old, new, noise=[copy, one])
+
+
+def test_of_one_copy_no_excess_is_told_from_one_more_retraining() -> None:
+    """The update is far from the copy, and how far copies are from each other nobody knows."""
+    old, new, copy = model(1, error=0.02), model(2, error=0.4), model(3, error=0.02)
+    found = compare(old, new, noise=copy).noise
+    assert found is not None
+    assert found.excess.value is not None
+    assert found.excess.value > 0.2
+    assert (found.excess.low, found.excess.high, found.p, found.exceeds) == (None, None, None, False)
+    exact = clopper_pearson(round(found.rates[0] * 211), 211)
+    assert (found.negative_flip_rate.low, found.negative_flip_rate.high) == pytest.approx(
+        (float(exact.low), float(exact.high))
+    )
+    with pytest.raises(InputError, match="needs two retrained copies or more: one does not tell how much they differ"):
+        compare(old, new, noise=copy, gate={"max_noise_excess": 0.5})
+    judged = compare(old, new, noise=copy, gate={"max_noise_excess": 0.5, "gate_on": "value"}).gate
+    assert judged.passed
+
+
+def test_the_floor_holds_what_copies_that_differ_have_in_common() -> None:
+    """Two copies that flip 2 % and 6 %: the interval of their mean holds both."""
+    n = 10_007
+    rows = {"id": np.arange(n), "label": np.zeros(n, int), "prediction": np.zeros(n, int)}
+    copies = [{**rows, "prediction": (np.arange(n) % 50 == 0).astype(int)}]
+    copies.append({**rows, "prediction": (np.arange(n) % 50 >= 47).astype(int)})
+    found = compare(rows, {**rows, "prediction": (np.arange(n) % 50 == 7).astype(int)}, noise=copies).noise
+    assert found is not None
+    low, high = found.negative_flip_rate.low, found.negative_flip_rate.high
+    assert low is not None
+    assert high is not None
+    assert low <= min(found.rates) < max(found.rates) <= high

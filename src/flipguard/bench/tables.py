@@ -261,13 +261,14 @@ def paired_p(one: Mapping[int, float], other: Mapping[int, float]) -> float | No
 
     >>> round(paired_p({0: 1.0, 1: 2.0, 2: 3.0}, {0: 0.0, 1: 0.5, 2: 1.0}), 4)
     0.0351
+    >>> paired_p({0: 0.3, 1: 0.4, 2: 0.5}, {0: 0.2, 1: 0.3, 2: 0.4})
     """
     shared = [seed for seed in one if seed in other]
     if len(shared) < 2:
         return None
     apart = np.array([one[seed] - other[seed] for seed in shared])
-    spread = float(np.std(apart, ddof=1))
-    if spread == 0:
+    if np.ptp(apart) <= ROUNDING:
         return None
+    spread = float(np.std(apart, ddof=1))
     t = abs(float(np.mean(apart))) / (spread / len(shared) ** 0.5)
     return float(2 * special.stdtr(len(shared) - 1, -t))

@@ -166,10 +166,15 @@ def _percent(value: float) -> str:
 
 def _noise_rule(comparison: Comparison, limit: float, settings: GateSettings) -> Rule:
     if comparison.noise is None:
-        raise InputError("--max-noise-excess needs --noise with at least one retrained copy of the old model.")
+        raise InputError("--max-noise-excess needs --noise with two retrained copies of the old model or more.")
     if comparison.cluster is not None:
         raise InputError(
             "--max-noise-excess takes samples as independent, which --cluster says they are not: drop one."
+        )
+    if comparison.noise.copies == 1 and settings.gate_on == "interval":
+        raise InputError(
+            "--max-noise-excess needs two retrained copies or more: one does not tell how much they differ. Add one to "
+            "--noise, or pass --gate-on value."
         )
     excess = comparison.noise.excess
     judged = _judged(excess, settings)

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy import special
 
 from flipguard import metrics, statistics
 from flipguard.comparison.result import Figure, Figures
@@ -125,9 +124,9 @@ def _paired(tally: Tally, clusters: Counts | None, confidence: float, known: Pai
     n, negative, positive = count.sum(), count[NEGATIVE], count[POSITIVE]
     difference = (negative - positive) / n
     relative = metrics.relative_negative_flip_rate(tally)
-    # Each sample adds as many errors as models got it wrong: 0, 1 or 2.
-    errors = np.array([0, 1, 1, 2, 2])
-    bound = statistics.mean_interval((count * errors).sum(), (count * errors**2).sum(), n, confidence=confidence)
+    # Each sample adds as many errors as models got it wrong: one, both, or none.
+    both_wrong = count[POSITIVE + 1 :].sum()
+    bound = statistics.combined_shares(negative + positive, both_wrong, n, factors=(1, 2), confidence=confidence)
     found: dict[str, Any] = {"churn_bound": figure(metrics.churn_bound(tally), bound)}
     if clusters is None:
         intervals = known or PairedIntervals.of(count, confidence)
@@ -140,8 +139,6 @@ def _paired(tally: Tally, clusters: Counts | None, confidence: float, known: Pai
     used = per_cluster[per_cluster.sum(axis=1) > 0]
     covariance, degrees = statistics.clustered_covariance(used), max(len(used) - 1, 0)
     options: dict[str, Any] = {"degrees_of_freedom": degrees, "confidence": confidence}
-    slope = np.array([0, 1, -1, 0, 0])
-    spread = math.sqrt(max(float(statistics.linear_variance(covariance, slope)), 0.0)) if degrees else math.nan
     return found | {
         "error_difference": figure(
             difference, statistics.error_difference_from_covariance(count / n, covariance, n, **options)
@@ -149,18 +146,17 @@ def _paired(tally: Tally, clusters: Counts | None, confidence: float, known: Pai
         "relative_negative_flip_rate": figure(
             relative, statistics.relative_negative_flip_rate_from_covariance(count / n, covariance, n, **options)
         ),
-        "mcnemar_p": _student_p(difference, spread, degrees),
+        "mcnemar_p": _clustered_p(count / n, covariance, n, degrees),
     }
 
 
-def _student_p(difference: float, spread: float, degrees: int) -> float | None:
+def _clustered_p(share: Counts, covariance: Counts, n: int, degrees: int) -> float | None:
     """McNemar's question when samples come in clusters: is the difference 0, by its clustered variance?"""
-    if not degrees or math.isnan(spread):
-        return None
-    if spread == 0:
+    slope = np.array([0, 1, -1, 0, 0])
+    if share @ slope and statistics.linear_variance(covariance, slope) == 0:
         # All clusters alike: the variance says nothing, and no test is better than a certain one.
-        return 1.0 if difference == 0 else None
-    return float(2 * special.stdtr(degrees, -abs(difference) / spread))
+        return None
+    return _finite(statistics.mcnemar_from_covariance(share, covariance, n, degrees_of_freedom=degrees))
 
 
 def _weighted(tally: Tally, confidence: float) -> dict[str, Figure | None]:
@@ -183,7 +179,7 @@ def _weighted(tally: Tally, confidence: float) -> dict[str, Figure | None]:
 
 
 def _flip_cost(tally: Tally, ratio: float, confidence: float) -> Figure | None:
-    """ratio · NFR - PFR with the (linearised) normal interval of a mean of values ratio, -1 and 0."""
+    """ratio · NFR - PFR, with weights at the sample size that unweighted samples would need for as small a variance."""
     weight = (tally.weight if tally.weight is not None else tally.count)[:LABELLED]
     squares = (tally.weight_squared if tally.weight_squared is not None else tally.count)[:LABELLED]
     value = np.array([0.0, ratio, -1.0, 0.0, 0.0])
@@ -191,17 +187,22 @@ def _flip_cost(tally: Tally, ratio: float, confidence: float) -> Figure | None:
     if total <= 0:
         return None
     mean = float(metrics.flip_cost(tally, ratio=ratio))
-    spread = math.sqrt(float((squares * (value - mean) ** 2).sum())) / total
-    z = float(special.ndtri((1 + confidence) / 2))
-    return figure(mean, (mean - z * spread, mean + z * spread))
+    distance = (value - mean) ** 2
+    one, all_ = float((weight * distance).sum()) / total, float((squares * distance).sum()) / total**2
+    # Where every sample has the same value no variance tells, and all weights together do.
+    size = one / all_ if all_ > 0 else total**2 / squares.sum()
+    worse, better = weight[[NEGATIVE, POSITIVE]] * size / total
+    return figure(mean, statistics.combined_shares(worse, better, size, factors=(ratio, -1), confidence=confidence))
 
 
-def _mean(total: Any, squares: Any, n: Any, confidence: float, *, least: float = -math.inf) -> Figure | None:
-    """A mean with its normal interval, which ends at the least value that there can be."""
+def _mean(
+    total: Any, squares: Any, n: Any, confidence: float, *, least: float = -math.inf, most: float = math.inf
+) -> Figure | None:
+    """A mean with its normal interval, whose ends are values that there can be."""
     if not n:
         return None
-    interval = statistics.mean_interval(total, squares, n, confidence=confidence)
-    return figure(total / n, interval._replace(low=np.maximum(interval.low, least)))
+    low, high = statistics.mean_interval(total, squares, n, confidence=confidence)
+    return figure(total / n, (np.maximum(low, least), np.minimum(high, most)))
 
 
 def _model_figures(tally: Tally, scores: ModelScores, prefix: str, confidence: float, ece: bool) -> dict[str, Any]:
@@ -222,25 +223,29 @@ def _model_figures(tally: Tally, scores: ModelScores, prefix: str, confidence: f
         )
         if not prefix:
             found[f"prediction_confidence_{name}"] = _mean(
-                scores.confidence[side], scores.confidence_squared[side], n, confidence
+                scores.confidence[side], scores.confidence_squared[side], n, confidence, least=0.0, most=1.0
             )
             found[f"predictive_entropy_{name}"] = _mean(
-                scores.entropy[side], scores.entropy_squared[side], n, confidence
+                scores.entropy[side], scores.entropy_squared[side], n, confidence, least=0.0
             )
     return found
 
 
 def _pair_figures(scores: PairScores, confidence: float, displacement: bool) -> dict[str, Any]:
     found: dict[str, Any] = {
-        "surrogate_churn": _mean(scores.surrogate_churn, scores.surrogate_churn_squared, scores.n, confidence),
+        "surrogate_churn": _mean(
+            scores.surrogate_churn, scores.surrogate_churn_squared, scores.n, confidence, least=0.0
+        ),
         "nll_difference": _mean(scores.nll_difference, scores.nll_difference_squared, scores.labelled, confidence),
         "flip_rank": [int(number) for number in scores.rank],
     }
     if displacement:
         total, squares, rows = (a.sum() for a in (scores.displacement, scores.displacement_squared, scores.displaced))
-        found["logit_displacement"] = _mean(total, squares, rows, confidence)
+        found["logit_displacement"] = _mean(total, squares, rows, confidence, least=0.0)
         by_outcome = {
-            name: _mean(scores.displacement[i], scores.displacement_squared[i], scores.displaced[i], confidence)
+            name: _mean(
+                scores.displacement[i], scores.displacement_squared[i], scores.displaced[i], confidence, least=0.0
+            )
             for i, name in enumerate(OUTCOMES)
         }
         found["logit_displacement_by_outcome"] = {k: v for k, v in by_outcome.items() if v is not None}

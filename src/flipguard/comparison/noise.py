@@ -17,18 +17,19 @@ from flipguard.types import InputError
 _UNKNOWN = -2
 
 
-def refuse_itself(copies: Sequence[Predictions], old: Predictions) -> None:
-    """The old model's own files, or its own table, would be a floor of nothing."""
+def refuse_itself(copies: Sequence[Predictions], old: Predictions, new: Predictions) -> None:
+    """The old model's own files, or its own table, would be a floor of nothing, and the new one's its own floor."""
     for copy in copies:
-        if isinstance(copy.source, pa.Table) and isinstance(old.source, pa.Table):
-            same = copy.classes == old.classes and copy.source.equals(old.source)
-        else:
-            same = copy.source == old.source
-        if same:
-            raise InputError(
-                f"--noise {copy.name} is what the old model itself said, which is no noise: give the predictions of "
-                "retrained copies of it."
-            )
+        for whose, model in (("old", old), ("new", new)):
+            if isinstance(copy.source, pa.Table) and isinstance(model.source, pa.Table):
+                same = copy.classes == model.classes and copy.source.equals(model.source)
+            else:
+                same = copy.source == model.source
+            if same:
+                raise InputError(
+                    f"--noise {copy.name} is what the {whose} model itself said, which is no noise: give predictions "
+                    "of retrained copies of the old one."
+                )
 
 
 def noise_floor(
@@ -85,14 +86,16 @@ def noise_floor(
     x, c, xx, cc, xc = (float(total) for total in sums)
     found = statistics.noise_excess(n, x, c, xx, cc, xc, copy_rates, confidence=confidence)
     mean = sum(copy_rates) / len(copy_rates)
-    floor = statistics.mean_interval(c, cc, n, confidence=confidence)
+    floor = statistics.noise_floor(n, c, cc, copy_rates, confidence=confidence)
+    # How much retraining varies one copy does not tell, and without that no excess is told from one more retraining.
+    several = len(copies) > 1
     return Noise(
         copies=len(copies),
-        negative_flip_rate=Figure(value=mean, low=max(0.0, float(floor.low)), high=float(floor.high)),
+        negative_flip_rate=Figure(value=mean, low=float(floor.low), high=float(floor.high)),
         rates=copy_rates,
-        excess=Figure(value=found.excess, low=found.low, high=found.high),
-        p=found.p_value,
-        exceeds=found.low > 0,
+        excess=Figure(value=found.excess, low=found.low if several else None, high=found.high if several else None),
+        p=found.p_value if several else None,
+        exceeds=several and found.low > 0,
     )
 
 

@@ -151,7 +151,10 @@ class Noise(_Record):
     negative_flip_rate: Annotated[Figure, Field(description="mean over the copies, each against the old model")]
     rates: Annotated[list[float], Field(description="one per copy")]
     excess: Annotated[Figure, Field(description="this update's negative flip rate minus the copies'")]
-    p: Annotated[float, Field(description="one-sided p-value that the update flips no more than retraining does")]
+    p: Annotated[
+        float | None,
+        Field(description="one-sided p-value that the update flips no more than retraining does; null of one copy"),
+    ]
     exceeds: Annotated[bool, Field(description="whether the excess is above 0 with the given confidence")]
 
 

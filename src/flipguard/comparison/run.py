@@ -291,7 +291,7 @@ def _noise(prepared: Prepared, options: Options, labelled: int) -> Any:
     if not options.noise:
         return None
     copies = [_named(source, f"noise {i + 1}") for i, source in enumerate(options.noise)]
-    refuse_itself(copies, prepared.old)
+    refuse_itself(copies, prepared.old, prepared.new)
     return noise_floor(
         prepared.sources,
         copies,

@@ -127,7 +127,8 @@ def _flip_table(comparison: Comparison) -> Table:
         copies = f"{noise.copies} retrained {'copy' if noise.copies == 1 else 'copies'}"
         table.add_row("noise floor", percent(floor.value), interval(floor), Text(f"NFR of {copies}", style=QUIET))
         excess = percent(noise.excess.value, signed=True)
-        above = Text(f"NFR − noise floor, p {p_value(noise.p)}", style=QUIET)
+        sure = "two copies or more tell how sure" if noise.p is None else f"p {p_value(noise.p)}"
+        above = Text(f"NFR − noise floor, {sure}", style=QUIET)
         table.add_row("above the noise", Text(excess, style=style), interval(noise.excess, signed=True), above)
     return table
 

@@ -1,6 +1,7 @@
 """Intervals, exact tests and sample sizes: pure functions of counts and sums, with no row of data in sight."""
 
 from flipguard.statistics.calibration import expected_calibration_error_interval
+from flipguard.statistics.combined import combined_shares
 from flipguard.statistics.covariance import (
     clustered_covariance,
     effective_trials,
@@ -11,10 +12,11 @@ from flipguard.statistics.covariance import (
 from flipguard.statistics.interval import Floats, Interval
 from flipguard.statistics.means import mean_interval
 from flipguard.statistics.moderated import moderated_variance
-from flipguard.statistics.noise import NoiseExcess, noise_excess
+from flipguard.statistics.noise import NoiseExcess, noise_excess, noise_floor
 from flipguard.statistics.paired import (
     error_difference,
     error_difference_from_covariance,
+    mcnemar_from_covariance,
     relative_negative_flip_rate,
     relative_negative_flip_rate_from_covariance,
 )
@@ -39,6 +41,7 @@ __all__ = [
     "clopper_pearson",
     "clustered_covariance",
     "clustered_rate",
+    "combined_shares",
     "effective_trials",
     "error_difference",
     "error_difference_from_covariance",
@@ -46,10 +49,12 @@ __all__ = [
     "holm",
     "linear_variance",
     "mcnemar_exact",
+    "mcnemar_from_covariance",
     "mean_interval",
     "moderated_variance",
     "multinomial_covariance",
     "noise_excess",
+    "noise_floor",
     "relative_negative_flip_rate",
     "relative_negative_flip_rate_from_covariance",
     "samples_for_limit",

@@ -17,7 +17,8 @@ def moderated_variance(variance: ArrayLike, freedom: ArrayLike) -> tuple[Floats,
     that is nothing the true variances are taken for one, exp of the mean of e. No row gets more degrees of freedom than
     all rows of the estimate have together. Of the estimate are not: a variance of 0, which has no logarithm, and one
     that is far out, with e more than three quartile ranges above the upper quartile. A network that diverged in one row
-    would otherwise widen all others (Phipson et al., Ann. Appl. Stat. 10, 2016, weigh such rows down).
+    would otherwise widen all others (Phipson et al., Ann. Appl. Stat. 10, 2016, weigh such rows down); what the others
+    have in common is not its own, so it keeps what it has.
 
     Three seeds give a variance two degrees of freedom, and Student's t then asks for 4.3 standard errors. Three rows
     that scatter alike have six:
@@ -35,15 +36,17 @@ def moderated_variance(variance: ArrayLike, freedom: ArrayLike) -> tuple[Floats,
     half_own = own / 2
     e = np.log(squares, where=known, out=np.zeros_like(squares)) - special.digamma(half_own) + np.log(half_own)
     low, high = np.quantile(e[known], [0.25, 0.75])
-    known &= e <= high + 3 * (high - low)
+    apart = known & (e > high + 3 * (high - low))
+    known &= ~apart
     d, logarithms, most = half_own[known], e[known], own[known].sum()
     scatter = float(np.var(logarithms, ddof=1) - special.polygamma(1, d).mean())
     if scatter <= 0:
-        return np.full_like(squares, np.exp(logarithms.mean())), np.full_like(own, most)
-    half = _trigamma_inverse(scatter)
-    common = np.exp(logarithms.mean() + special.digamma(half) - np.log(half))
-    total = 2 * half + own
-    return (2 * half * common + own * squares) / total, np.minimum(total, most)
+        drawn, total = np.full_like(squares, np.exp(logarithms.mean())), np.full_like(own, most)
+    else:
+        half = _trigamma_inverse(scatter)
+        common = np.exp(logarithms.mean() + special.digamma(half) - np.log(half))
+        drawn, total = (2 * half * common + own * squares) / (2 * half + own), np.minimum(2 * half + own, most)
+    return np.where(apart, squares, drawn), np.where(apart, own, total)
 
 
 def _trigamma_inverse(value: float) -> float:

@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from flipguard.statistics.interval import tail
+from flipguard.statistics.interval import Interval, as_result, tail
+from flipguard.statistics.rates import clopper_pearson
 from flipguard.types import InputError
 
 _HALVINGS = 80
@@ -75,6 +76,31 @@ def noise_excess(
     reach = max(_reach(tail(confidence), between, row, copies) for between, row in parts)
     p_value = max(_one_sided(excess, between, row, copies) for between, row in parts)
     return NoiseExcess(excess, excess - reach, excess + reach, p_value)
+
+
+def noise_floor(n: int, sum_c: float, sum_cc: float, copy_rates: ArrayLike, *, confidence: float = 0.95) -> Interval:
+    """Interval for the mean negative flip rate of retrained copies: over samples, and over copies, that could be drawn.
+
+    Sums and `copy_rates` as in `noise_excess`, and of its two reaches, which here are of the mean of K draws: z² R, and
+    t²_{K-1} s² / K + z² max(R - w / K, 0), with R the variance of mean(c). With one copy, or without flips, it is the
+    exact interval of the rates that were seen: of other copies one says nothing.
+
+    Two copies with 2 and 4 flips in 100 rows, none on the same row: s² = 0.0002, and t is 12.7.
+
+    >>> low, high = noise_floor(100, 3, 1.5, [0.02, 0.04])
+    >>> print(f"{low:.2f} {high:.3f} {0.03 + 12.7062 * 0.0001**0.5:.3f}")
+    0.00 0.157 0.157
+    """
+    rates = np.asarray(copy_rates, dtype=np.float64)
+    copies, mean = rates.size, sum_c / n
+    if copies == 1 or not sum_c:
+        return clopper_pearson(sum_c, n, confidence=confidence)
+    spread = float(np.var(rates, ddof=1))
+    rows = max(sum_cc - n * mean**2, 0.0) / (n - 1) / n
+    within = max((sum_c - sum_cc) / n * copies / (copies - 1) - spread, 0.0) / n
+    parts = ((0.0, rows), (spread / copies, max(rows - within / copies, 0.0)))
+    reach = max(_reach(tail(confidence), between, row, copies) for between, row in parts)
+    return Interval(as_result(max(mean - reach, 0.0)), as_result(min(mean + reach, 1.0)))
 
 
 def _reach(upper_tail: float, between: float, rows: float, copies: int) -> float:

@@ -11,9 +11,12 @@ from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy import special
 
 from flipguard.statistics.covariance import effective_trials, linear_variance, multinomial_covariance
 from flipguard.statistics.interval import Floats, Interval, as_result, counts, ratio, student_quantile
+from flipguard.statistics.rates import wilson
+from flipguard.statistics.significance import mcnemar_exact
 from flipguard.types import InputError
 
 _HALVINGS = 60
@@ -71,6 +74,38 @@ def error_difference_from_covariance(
     return error_difference(p[..., 1] * size, p[..., 2] * size, size, confidence=confidence)
 
 
+def mcnemar_from_covariance(
+    share: ArrayLike, covariance: ArrayLike, trials: ArrayLike, *, degrees_of_freedom: ArrayLike = np.inf
+) -> Floats:
+    """Two-sided p-value that both models err equally often, under clustered sampling: (…, 5), (…, 5, 5), (…) -> (…).
+
+    What `error_difference_from_covariance` says of a difference of 0, where Tango's score is McNemar's: with n* the
+    effective sample size, b and c the shares of negative and positive flips, and Student's degrees of freedom,
+
+        t = |b - c| · √(n* / (b + c)).
+
+    Never below the exact test of as many independent samples, which may be what the clusters come to. 1 without flips,
+    nan where the covariance is unknown (a single cluster).
+
+    >>> from flipguard.statistics import multinomial_covariance
+    >>> count = np.array([80, 16, 4, 0, 0])
+    >>> print(f"{mcnemar_from_covariance(count / 100, multinomial_covariance(count) * 2, 100):.4f}")
+    0.0578
+    >>> print(f"{2 * special.ndtr(-12 / 20**0.5 / 2**0.5):.4f} {mcnemar_exact(16, 4):.4f}")
+    0.0578 0.0118
+    """
+    p, n, degrees = _five(share), np.asarray(trials, dtype=np.float64), np.asarray(degrees_of_freedom, dtype=np.float64)
+    worse, better = p[..., 1], p[..., 2]
+    own = _own_trials(p, covariance, _ERROR_DIFFERENCE)
+    size = np.fmin(np.where(np.isnan(own), effective_trials(p, covariance), own), n)
+    t = np.abs(worse - better) * np.sqrt(ratio(size, worse + better))
+    known = np.isfinite(degrees) & (degrees > 0)
+    tails = np.where(known, special.stdtr(np.where(known, degrees, 1.0), -t), special.ndtr(-t))
+    found = np.where(worse + better > 0, np.maximum(2.0 * tails, mcnemar_exact(worse * n, better * n)), 1.0)
+    unknown = np.isnan(np.asarray(covariance, dtype=np.float64)).any(axis=(-1, -2))
+    return as_result(np.where(unknown, np.nan, found))
+
+
 def relative_negative_flip_rate(count: ArrayLike, *, confidence: float = 0.95) -> Interval:
     """Interval for NFR / ((1 - ER_old) · ER_new), the flips relative to those of independent errors. (…, 5) -> (…).
 
@@ -98,7 +133,7 @@ def relative_negative_flip_rate(count: ArrayLike, *, confidence: float = 0.95) -
     right, n = a + b, a + b + c + d
     u, rho = ratio(right, n), _ratio_of_rates(d, c + d, b, right)
     z = float(student_quantile(confidence))
-    u_low, u_high = _wilson(right, n, z)
+    u_low, u_high = wilson(right, n, z)
     rho_low, rho_high = _koopman(d, c + d, b, right, z)
     centre = _relative(u, rho)
     by_u = np.stack([_relative(u_low, rho), _relative(u_high, rho)])
@@ -203,12 +238,6 @@ def _relative_gradient(p: Floats) -> Floats:
     by_u, by_v = -ratio(rate, u), -ratio(rate, v)
     slopes = [by_u, ratio(1.0, u * v) + by_u + by_v, np.zeros_like(u), by_v, by_v]
     return np.nan_to_num(np.stack(slopes, axis=-1))
-
-
-def _wilson(x: Floats, n: Floats, z: float) -> tuple[Floats, Floats]:
-    centre = ratio(x + z * z / 2.0, n + z * z)
-    reach = ratio(z * np.sqrt(np.nan_to_num(ratio(x * (n - x), n)) + z * z / 4.0), n + z * z)
-    return np.maximum(centre - reach, 0.0), np.minimum(centre + reach, 1.0)
 
 
 def _ratio_of_rates(x: Floats, m: Floats, y: Floats, n: Floats) -> Floats:

@@ -46,8 +46,8 @@ def samples_for_mcnemar(
 
     M is for the test without continuity correction (Connor, Biometrics 43, 1987); N adds the correction (Fleiss,
     Levin and Paik, Statistical Methods for Rates and Proportions, 2003), without which the exact test falls up to
-    4 points short. The exact test's power at N is the one asked for or up to 3 points more, and more still where
-    fewer than 20 discordant samples decide. None when negative = positive: there is no difference to find.
+    4 points short. The exact test's power at N is the one asked for or up to 3 points more, 5 where some 20 discordant
+    samples decide, and more still where fewer do. None when negative = positive: there is no difference to find.
 
     With ψ = 0.04 and δ = 0.02, M = [1.96 · 0.2 + 0.8416 · 0.199]² / 0.0004 = 783:
 

@@ -5,7 +5,7 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from flipguard.statistics.covariance import clustered_covariance, weighted_covariance
-from flipguard.statistics.interval import Interval, as_result, counts, ratio, student_quantile, tail
+from flipguard.statistics.interval import Floats, Interval, as_result, counts, ratio, student_quantile, tail
 
 
 def clopper_pearson(successes: ArrayLike, trials: ArrayLike, *, confidence: float = 0.95) -> Interval:
@@ -29,6 +29,13 @@ def clopper_pearson(successes: ArrayLike, trials: ArrayLike, *, confidence: floa
     low = np.where(x > 0, special.betaincinv(some, n - x + 1.0, alpha), 0.0)
     high = np.where(x < n, special.betainccinv(x + 1.0, room, alpha), 1.0)
     return Interval(as_result(low), as_result(high))
+
+
+def wilson(x: Floats, n: Floats, z: float) -> tuple[Floats, Floats]:
+    """The ends of the score interval for the rate x / n, z standard errors to each side (Wilson, JASA 22, 1927)."""
+    centre = ratio(x + z * z / 2.0, n + z * z)
+    reach = ratio(z * np.sqrt(np.nan_to_num(ratio(x * (n - x), n)) + z * z / 4.0), n + z * z)
+    return np.maximum(centre - reach, 0.0), np.minimum(centre + reach, 1.0)
 
 
 def clustered_rate(

@@ -77,6 +77,9 @@ def noise_sentence(noise: Noise | None) -> str:
     floor = f"Retraining the old model alone flips {percent(noise.negative_flip_rate.value)} ({copies})"
     excess = noise.excess
     points = percent(abs(float(excess)), unit=" points")
+    if noise.p is None:
+        more = "more" if float(excess) > 0 else "fewer"
+        return f"{floor}: this update flips {points} {more}, which one copy cannot tell from one more retraining."
     if noise.exceeds:
         return f"{floor}: this update flips {points} more than that ({said_p(noise.p)})."
     if excess.high is not None and excess.high < 0:
