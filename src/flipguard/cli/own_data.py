@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flipguard.cli.demo import with_torch
-from flipguard.releases.folder import SPEC
 from flipguard.types import InputError
 
 if TYPE_CHECKING:
@@ -14,6 +13,8 @@ if TYPE_CHECKING:
 
 def own_data(home: Path, doing: str) -> "DataPlan":
     """The data that a version was trained and judged on, as its run's spec has them."""
+    from flipguard.releases.folder import SPEC
+
     spec = home.resolve().parent.parent / SPEC
     if not spec.is_file():
         raise InputError(f"{home} lies in no run folder that would tell its data: name them with --data.")
