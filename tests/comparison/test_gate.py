@@ -166,6 +166,19 @@ def test_classes_have_a_rule_of_their_own() -> None:
     assert rule_of((old, new), max_class_nfr=0.9, min_slice=20).passed
 
 
+def test_a_comparison_prints_its_figures_and_the_verdict_with_the_rules_that_broke() -> None:
+    old, new = pair(**BASE)
+    found = compare(old, new, gate={"max_nfr": 0.0, "max_churn": 1.0})
+    first, *lines = str(found).splitlines()
+    assert first.startswith(f"old → new: {found.n:,} samples, negative flips {found.negative_flips:,},")
+    said = dict(line.split(maxsplit=1) for line in lines)
+    assert said["negative_flip_rate"] == str(found.negative_flip_rate)
+    assert said["mcnemar_p"] == f"{found.mcnemar_p:.4g}"
+    assert said["gate"] == "refused: max_nfr"
+    assert "gate" not in str(compare(old, new))
+    assert str(compare(old, new, gate={"max_churn": 1.0})).endswith("passed")
+
+
 def test_the_excess_over_noise_has_a_rule() -> None:
     old, new = pair(**BASE)
     copies = [pair(**{**BASE, "negative": 10, "right": 910})[1] for _ in range(3)]

@@ -280,3 +280,21 @@ def test_what_is_no_network_and_no_loader_is_said(data: DataSet) -> None:
 def test_a_class_name_for_each_logit(data: DataSet) -> None:
     with pytest.raises(InputError, match=f"{C - 1} class names for {C} logits"):
         flipguard.predict(Own(8), loader(data, "test"), classes=[str(c) for c in range(C - 1)])
+
+
+@pytest.mark.parametrize("method", ["none", "kd"])
+def test_a_label_that_is_no_output_is_said(method: str) -> None:
+    rows = TensorDataset(torch.randn(11, 3), torch.arange(11) % 7)
+    old = nn.Linear(3, 5) if method == "kd" else None
+    with pytest.raises(InputError, match=r"the loader has the label [56], which is no output of the network"):
+        flipguard.fit(nn.Linear(3, 5), DataLoader(rows, batch_size=11), method=method, old=old, epochs=1)
+
+
+def test_an_error_of_the_loader_s_own_stays_what_it_is() -> None:
+    class Short(TensorDataset):
+        def __len__(self) -> int:
+            return 2 * super().__len__()
+
+    rows = Short(torch.randn(5, 3), torch.arange(5) % 2)
+    with pytest.raises(IndexError, match="out of bounds"):
+        flipguard.fit(nn.Linear(3, 2), DataLoader(rows, batch_size=3), epochs=1)

@@ -183,6 +183,18 @@ class Gate(_Record):
     rules: list[Rule]
 
 
+SHOWN = (
+    "negative_flip_rate",
+    "positive_flip_rate",
+    "relative_negative_flip_rate",
+    "churn",
+    "error_rate_old",
+    "error_rate_new",
+    "error_difference",
+)
+"""What a comparison prints of itself."""
+
+
 class Comparison(Figures):
     """Two models on the same samples: what changed, how surely, where, and whether it may be released."""
 
@@ -209,6 +221,30 @@ class Comparison(Figures):
         ),
     ] = None
     gate: Gate = Gate(passed=None, judged_on="interval", rules=[])
+
+    def __str__(self) -> str:
+        """What matters most, by the fields' names; `flipguard compare` prints all of it.
+
+        >>> nothing = Figures(n=7, labelled=0, negative_flips=0, positive_flips=0, missing_old=0, missing_new=0)
+        >>> old, new = (File(name=name, rows=7) for name in ("v1", "v2"))
+        >>> print(Comparison(old=old, new=new, confidence=0.95, **nothing.model_dump(exclude_none=True)))
+        v1 → v2: 7 samples, negative flips 0, positive flips 0
+        """
+        names = [" ".join(filter(None, (side.model, side.version))) or side.name for side in (self.old, self.new)]
+        flips = f"negative flips {self.negative_flips:,}, positive flips {self.positive_flips:,}"
+        lines = [f"{' → '.join(names)}: {self.n:,} samples, {flips}"]
+        shown = {name: getattr(self, name) for name in SHOWN}
+        shown["mcnemar_p"] = None if self.mcnemar_p is None else f"{self.mcnemar_p:.4g}"
+        lines += [f"  {name:<27} {figure}" for name, figure in shown.items() if figure is not None]
+        if self.gate.passed is not None:
+            broken = ", ".join(dict.fromkeys(rule.name for rule in self.gate.rules if not rule.passed))
+            lines.append(f"  {'gate':<27} {'passed' if self.gate.passed else f'refused: {broken}'}")
+        return "\n".join(lines)
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """What a notebook shows."""
+        printer.text(str(self))
+
     notes: Annotated[
         list[str], Field(description="what a reader should know: dropped rows, missing predictions, …")
     ] = []

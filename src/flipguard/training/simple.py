@@ -1,5 +1,6 @@
 """For a notebook: the user's own network and loader, any method, in a few lines."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import replace
 from typing import Any
@@ -71,7 +72,16 @@ def fit(
         torch.manual_seed(seed)
         # Within: a method's own student may draw its start.
         student = student_of(chosen, model, peers, decay_all=recipe.decay_all)
-        return run(student, chosen, job, references, on_epoch=on_epoch)
+        try:
+            return run(student, chosen, job, references, on_epoch=on_epoch)
+        except IndexError as error:
+            # How many classes a network of the user's own tells apart shows only when it is asked.
+            label = re.fullmatch(r"Target (-?\d+) is out of bounds\.", str(error))
+            if label is None:
+                raise
+            raise InputError(
+                f"the loader has the label {label[1]}, which is no output of the network: labels count outputs from 0."
+            ) from error
 
 
 @torch.inference_mode()
