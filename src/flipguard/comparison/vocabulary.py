@@ -118,8 +118,8 @@ def _by_score(predictions: Predictions, side: Side) -> Side:
             if not name.isdecimal():
                 raise InputError(
                     f"{side.name} has scores and the class '{name}', but no list of classes: which score is whose is "
-                    "unknown. Write it by Predictions.from_arrays(classes=…), use class indices, or leave the scores "
-                    "out."
+                    f"unknown. Give each class a column of its own (p_{name}, …), write it by "
+                    "Predictions.from_arrays(classes=…), use class indices, or leave the scores out."
                 )
         return replace(side, classes=tuple(str(i) for i in range(predictions.score_width)))
     text = [c in predictions.columns and is_text(predictions.schema.field(c).type) for c in ("label", "prediction")]

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from flipguard.files import check_unpacked, seal_holds
 from flipguard.predictions.columns import RESERVED, Need, check_columns, is_text, plain_type, to_arrow
+from flipguard.predictions.spread import spread_scores
 from flipguard.predictions.table import Predictions, rows_of, stored_metadata
 from flipguard.types import DamagedFile, InputError
 
@@ -148,7 +149,7 @@ def _read_parquet(paths: tuple[Path, ...], name: str, need: Need) -> Predictions
     known = stored_metadata(schema, name)
     if len(paths) > 1:
         known["fingerprint"] = None
-    if any(_needs_plain_columns(part) for part, _ in footers):
+    if any(_needs_plain_columns(part) or spread_scores(part) for part, _ in footers):
         parts = []
         for path in paths:
             with rows_of(path):

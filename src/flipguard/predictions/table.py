@@ -27,6 +27,7 @@ from flipguard.predictions.columns import (
     to_arrow,
 )
 from flipguard.predictions.fingerprint import fingerprint
+from flipguard.predictions.spread import gathered
 from flipguard.types import DamagedFile, InputError
 
 METADATA_KEY, SEAL_KEY = b"flipguard", "flipguard.seal"
@@ -64,6 +65,7 @@ class Predictions:
         known = {**stored_metadata(table.schema, name), **{k: v for k, v in known.items() if v is not None}}
         if not table.num_rows:
             raise InputError(f"{name} is empty: a prediction file needs at least one row.")
+        table, known["classes"] = gathered(table, known.get("classes"))
         table = plain_columns(table, name)
         check_columns(table.schema, name, need)
         if known.get("classes") is not None:
