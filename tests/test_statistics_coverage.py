@@ -218,6 +218,19 @@ def test_noise_floor(copies):
         assert_in_band(inside / repeats, replications=repeats, errors=3, band=band)
 
 
+@pytest.mark.parametrize("copies", [1, 3])
+@pytest.mark.parametrize("rate", [0.003, 0.005, 0.02])
+def test_noise_floor_of_few_flips_that_copies_share(rate, copies):
+    """All copies flip the same rows, so that each says what the others do: at least the level."""
+    rng = np.random.default_rng(5)
+    repeats, n = 4000, 1000
+    flips = rng.binomial(n, rate, size=repeats)
+    inside = [
+        low <= rate <= high for low, high in (st.noise_floor(n, k, k, [k / n] * copies) for k in flips.astype(float))
+    ]
+    assert_in_band(np.mean(inside), replications=repeats, errors=4, band=(0.95, 1.0))
+
+
 @pytest.mark.parametrize("copies", [1, 2, 3, 5, 10])
 def test_noise_excess_seldom_accuses_one_more_copy(copies):
     """One-sided 5 % test of an update that is one more retraining; √10 is how far true rates spread over row noise.

@@ -44,6 +44,20 @@ def test_weights_that_are_all_alike_change_no_cost() -> None:
     assert (weighted.low, weighted.high) == pytest.approx((plain.low, plain.high))
 
 
+def test_every_sample_may_flip() -> None:
+    """In every group, by any weights: what all of them come to is never more than there are."""
+    random = np.random.default_rng(3)
+    for n in (3, 7, 59, 199):
+        label, said = np.zeros(n, int), (np.arange(n) % 3 == 0).astype(int)
+        rows = {"id": np.arange(n), "label": label, "group": np.arange(n) % 5}
+        for more in ({}, {"weight": random.random(n) + 0.1}):
+            found = compare(rows | more | {"prediction": said}, rows | more | {"prediction": 1 - said}, cost_ratio=3)
+            assert found.flip_cost is not None
+            assert found.flip_cost.low is not None
+            assert found.flip_cost.high is not None
+            assert -1 <= found.flip_cost.low <= found.flip_cost.high <= 3
+
+
 def test_no_end_of_a_mean_is_a_value_that_cannot_be() -> None:
     """Three rows, of which one changed: a distance and a confidence gap are not below 0, and no gap above 1."""
     logits = np.array([[9.0, 0.0], [9.0, 0.0], [0.0, 9.0]])

@@ -295,7 +295,7 @@ def test_numbers_that_are_no_probabilities_are_refused(naive: Any) -> None:
         ),
         (97, None, "are not normalised"),
         (3, 2, r"are not normalised \(one row sums to 3\)"),
-        (100, 2, "look like percentages"),
+        (100, 2, "are not normalised"),
         (np.inf, 2, r"are not all finite \(one row sums to inf\)"),
     ],
 )

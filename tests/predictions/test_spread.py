@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from flipguard import Predictions, compare, read_predictions
+from flipguard import InputError, Predictions, compare, read_predictions
 
 NAMES = ["cat", "dog", "ant"]
 
@@ -74,8 +74,35 @@ def test_what_is_no_score_stays_a_slice() -> None:
     assert read_predictions(other).slices == ("p_value", "p_rank")
     whole = {"id": [1, 2], "label": [0, 1], "prediction": [0, 1], "p_0": [0.5, 0.2], "p_2": [0.5, 0.8]}
     assert read_predictions(whole).slices == ("p_0", "p_2")
+    numbers = {"id": [1, 2], "label": [0, 4], "prediction": [4, 0], "p_0": [0.5, 0.2], "p_1": [0.5, 0.8]}
+    assert read_predictions(numbers).slices == ("p_0", "p_1")
+    heads = rows | {"p_cat": [0.9, 0.2, 0.7], "p_fur": [0.9, 0.9, 0.1]}
+    assert read_predictions(heads).slices == ("p_cat", "p_fur")
     beside = rows | {"logits": [[1.0, 0.0]] * 3, "p_cat": [0.7, 0.7, 0.7], "p_dog": [0.3, 0.3, 0.3]}
     assert Predictions.from_table(pa.table(beside), classes=["cat", "dog"]).scores == "logits"
+
+
+def test_scores_among_other_columns_of_their_prefix_are_found() -> None:
+    said = {"id": [1, 2, 3], "label": ["ham", "ham", "spam"], "prediction": ["ham", "spam", "spam"]}
+    found = {"p_ham": [0.6, 0.2, 0.1], "p_spam": [0.4, 0.8, 0.9]}
+    for other in ({"p_max": [0.6, 0.8, 0.9]}, {"prob_ood": [0.1, 0.1, 0.1], "prob_drift": [0.2, 0.0, 0.1]}):
+        read = read_predictions(said | found | other)
+        assert (read.scores, read.classes, read.slices) == ("probabilities", ("ham", "spam"), tuple(other))
+    # A class that never occurs is one of them where the others alone do not sum to 1.
+    third = read_predictions(said | {"p_ham": [0.5, 0.1, 0.0], "p_spam": [0.4, 0.8, 0.9], "p_scam": [0.1, 0.1, 0.1]})
+    assert third.classes == ("ham", "spam", "scam")
+
+
+def test_a_large_file_stays_on_disk_where_such_columns_are_no_scores(tmp_path: Path) -> None:
+    rows = {"id": [1, 2], "label": [0, 1], "prediction": [0, 1], "p_value": [0.5, 0.2], "p_rank": [1.0, 2.0]}
+    pq.write_table(pa.table(rows), tmp_path / "on_disk.parquet")
+    assert isinstance(read_predictions(tmp_path / "on_disk.parquet").source, tuple)
+
+
+def test_columns_that_stand_twice_are_said_as_ever() -> None:
+    table = pa.table([[1, 2], ["a", "b"], ["a", "b"], [0.5, 0.5], [0.5, 0.5]], ["id", "label", "label", "p_a", "p_b"])
+    with pytest.raises(InputError, match="two columns named 'label'"):
+        Predictions.from_table(table)
 
 
 def test_known_classes_decide_the_order_and_a_row_that_lacks_one_score_has_none(tmp_path: Path) -> None:

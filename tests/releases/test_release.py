@@ -109,22 +109,23 @@ def test_a_run_that_was_interrupted_has_no_older_version_for_its_last(
     assert (folder / "versions/new/metrics.jsonl").is_file()
     assert load_release(folder, "old").name == "old"
     again = f"flipguard train '{folder}/spec.yaml' --out '{folder}'"
-    expected = (
-        f"{folder}: the version 'new' is not finished: go on with {again}, or name one that is (old), by --version or, "
-        f"in a spec, by its folder: {folder}/versions/old."
-    )
+    begun = f"{folder}: the version 'new' is not finished: go on with {again}, or name"
+    by_name = f"{begun} one that is (old), by --version or, in a spec, by its folder: {folder}/versions/old."
+    by_file = f"{begun} files that are there, such as {folder}/versions/old/predictions/test.parquet."
     for refused in (
         lambda: load_release(folder),
         lambda: load_release(folder, "new"),
         lambda: load_release(folder / "versions/new"),
         lambda: train(small(old=str(folder)), tmp_path / "b"),
         lambda: train(small("method.name=graft", "new.references=ensemble", old=str(folder)), tmp_path / "b"),
-        lambda: read_run(folder).update,
-        lambda: line_of_runs({"a": read_run(folder)}),
     ):
         with pytest.raises(InputError) as caught:
             refused()
-        assert str(caught.value) == expected
+        assert str(caught.value) == by_name
+    for of_a_run in (lambda: read_run(folder).update, lambda: line_of_runs({"a": read_run(folder)})):
+        with pytest.raises(InputError) as caught:
+            of_a_run()
+        assert str(caught.value) == by_file
     assert not (tmp_path / "b").exists()
     done = CliRunner().invoke(app, shlex.split(again)[1:], prog_name="flipguard")
     assert done.exit_code == 0, done.stderr

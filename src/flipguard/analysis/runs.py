@@ -56,7 +56,8 @@ class FinishedRun:
         names = [str(version["name"]) for version in self.spec["versions"]]
         finished = finished_of(self.path, names)
         if names[-1:] != finished[-1:]:
-            raise InputError(unfinished(self.path, names[-1], finished))
+            said = f"name files that are there, such as {self.predictions(finished[-1])}" if finished else ""
+            raise InputError(unfinished(self.path, names[-1], said))
 
     @property
     def update(self) -> tuple[Path, Path]:

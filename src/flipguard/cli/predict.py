@@ -61,7 +61,12 @@ def predict(
     home = version_home(Path(run), version)
     plan = read_data_plan(data) if data else own_data(home, "prediction")
     room = with_torch("flipguard.releases.release", "prediction", "train")
-    said = room.predict_release(home, plan, part=part, device=device, trust=trust)
+    try:
+        said = room.predict_release(home, plan, part=part, device=device, trust=trust)
+    except InputError as error:
+        if data:
+            raise
+        raise InputError(f"of the run's own data: {error} Others are named by --data.") from error
     written: Any = said.write(out)
     say(f"{written.rows:,} predictions of {clean(said.model)} {clean(said.version)}: {clean(out, 200)}\n")
     _tell_of_trained(said, plan, part, home)
@@ -76,6 +81,8 @@ def _tell_of_trained(said: "Predictions", plan: "DataPlan", part: str, home: Pat
         # A version's folder alone does not tell its data.
         return
     rows = with_torch("flipguard.releases.trained_on", "prediction", "train").rows_trained_on(said, plan, part, own)
-    if rows:
+    if rows is None:
+        aside("what this run was trained on is not to be had: whether any of these rows are among it is not known.\n")
+    elif rows:
         told = f"{rows:,} of {said.rows:,} rows are among those that this run was trained on"
         aside(f"{told}: its figures there say little.\n")

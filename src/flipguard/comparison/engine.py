@@ -301,4 +301,4 @@ def counted_rows(table: pa.Table, label: Codes, slices: Mapping[str, str], names
 def _differing(table: pa.Table, slices: Mapping[str, str]) -> dict[str, int]:
     """Over all rows: those that are set aside may be so by a split that the other file denies."""
     columns = {name: f"differs_{alias}" for name, alias in {"split": "split", **slices}.items()}
-    return {name: sum(table[c].to_pylist()) for name, c in columns.items() if c in table.column_names}
+    return {name: pc.sum(table[c]).as_py() or 0 for name, c in columns.items() if c in table.column_names}

@@ -192,6 +192,8 @@ def _flip_cost(tally: Tally, ratio: float, confidence: float) -> Figure | None:
     # Where every sample has the same value no variance tells, and all weights together do.
     size = one / all_ if all_ > 0 else total**2 / squares.sum()
     worse, better = weight[[NEGATIVE, POSITIVE]] * size / total
+    # Where every sample flips, rounding may leave more of them than there are.
+    size = max(size, worse + better)
     return figure(mean, statistics.combined_shares(worse, better, size, factors=(ratio, -1), confidence=confidence))
 
 

@@ -93,7 +93,8 @@ def prepare(connection: duckdb.DuckDBPyConnection, old: Predictions, new: Predic
     )
     if options.split is not None and not plan.has("split"):
         raise InputError("--split needs a column 'split' in one of the files, and neither has one.")
-    if options.split is None:
+    # Counted of whole files, which tells what is compared where both have as many rows and no list sets some aside.
+    if options.split is None and not options.calibrate_on and old.rows == new.rows:
         notes += note_on_training(split_sizes(connection, old, new))
     sources = Sources(connection, left, right, plan, shared["slices"])
     return Prepared(

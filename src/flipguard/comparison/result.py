@@ -222,6 +222,11 @@ class Comparison(Figures):
     ] = None
     gate: Gate = Gate(passed=None, judged_on="interval", rules=[])
 
+    notes: Annotated[
+        list[str], Field(description="what a reader should know: dropped rows, missing predictions, …")
+    ] = []
+    flipguard_version: str = __version__
+
     def __str__(self) -> str:
         """What matters most, by the fields' names; `flipguard compare` prints all of it.
 
@@ -244,11 +249,6 @@ class Comparison(Figures):
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         """What a notebook shows."""
         printer.text(str(self))
-
-    notes: Annotated[
-        list[str], Field(description="what a reader should know: dropped rows, missing predictions, …")
-    ] = []
-    flipguard_version: str = __version__
 
     def to_json(self) -> str:
         return self.model_dump_json(indent=2)

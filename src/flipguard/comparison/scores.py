@@ -70,6 +70,6 @@ def _no_probabilities(values: Matrix, total: Matrix, name: str) -> InputError:
         return InputError(
             f"{name}: its probabilities are not all finite ({found}): leave the scores of such rows empty."
         )
-    if (np.abs(bad - 100) <= 2).all():
+    if len(bad) == len(total) and (np.abs(bad - 100) <= 2).all():
         return InputError(f"{name}: its probabilities look like percentages ({found}): divide them by 100.")
     return InputError(f"{name}: its probabilities are not normalised ({found}): divide each row by its sum.")

@@ -23,7 +23,8 @@ def split_sizes(connection: duckdb.DuckDBPyConnection, old: Predictions, new: Pr
         if "split" in predictions.columns:
             found = dict(connection.sql(f"SELECT split, count(*) FROM {view} GROUP BY split").fetchall())
             if found.keys() - {None}:
-                return found
+                # Rows without a split may have one in the other file.
+                return {} if None in found and {"split"} <= {*old.columns} & {*new.columns} else found
     return {}
 
 

@@ -7,7 +7,7 @@ import re
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from flipguard.files import check_unpacked, seal_holds
 from flipguard.predictions.columns import RESERVED, Need, check_columns, is_text, plain_type, to_arrow
-from flipguard.predictions.spread import spread_scores
+from flipguard.predictions.spread import gathered, needed
 from flipguard.predictions.table import Predictions, rows_of, stored_metadata
 from flipguard.types import DamagedFile, InputError
 
@@ -149,16 +149,29 @@ def _read_parquet(paths: tuple[Path, ...], name: str, need: Need) -> Predictions
     known = stored_metadata(schema, name)
     if len(paths) > 1:
         known["fingerprint"] = None
-    if any(_needs_plain_columns(part) or spread_scores(part) for part, _ in footers):
-        parts = []
-        for path in paths:
-            with rows_of(path):
-                parts.append(pq.read_table(path, partitioning=None))
-        table = pa.concat_tables(parts, promote_options="permissive")
+    if any(_needs_plain_columns(part) for part, _ in footers) or _has_spread_scores(paths, schema, known):
+        table = _rows_in_memory(paths)
         return Predictions.from_table(table, name=name, need=need, **known)
     for part, _ in footers:
         check_columns(part, name, need)
     return Predictions(name=name, source=paths, schema=schema, rows=rows, **known)
+
+
+def _has_spread_scores(paths: Sequence[Path], schema: pa.Schema, known: Mapping[str, Any]) -> bool:
+    """Decided by the columns in question alone: others may be large, and stay on disk where these are no scores."""
+    columns = needed(schema)
+    if not columns:
+        return False
+    table = _rows_in_memory(paths, columns)
+    return gathered(table, known.get("classes"))[0] is not table
+
+
+def _rows_in_memory(paths: Sequence[Path], columns: list[str] | None = None) -> pa.Table:
+    parts = []
+    for path in paths:
+        with rows_of(path):
+            parts.append(pq.read_table(path, columns=columns, partitioning=None))
+    return pa.concat_tables(parts, promote_options="permissive")
 
 
 def _check_same_kinds(first: pa.Schema, other: pa.Schema, name: str, parts: tuple[str, str]) -> None:

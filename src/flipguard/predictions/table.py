@@ -65,11 +65,11 @@ class Predictions:
         known = {**stored_metadata(table.schema, name), **{k: v for k, v in known.items() if v is not None}}
         if not table.num_rows:
             raise InputError(f"{name} is empty: a prediction file needs at least one row.")
+        if known.get("classes") is not None:
+            known["classes"] = class_names(known["classes"], name)
         table, known["classes"] = gathered(table, known.get("classes"))
         table = plain_columns(table, name)
         check_columns(table.schema, name, need)
-        if known.get("classes") is not None:
-            known["classes"] = class_names(known["classes"], name)
         known.setdefault("fingerprint", None)
         return cls(name=name, source=table, schema=table.schema, rows=table.num_rows, **known)
 

@@ -317,7 +317,9 @@ def version_home(path: Path, version: str | None = None) -> Path:
     version = names[-1] if version is None else version
     finished = finished_of(path, names)
     if version in names and version not in finished:
-        raise InputError(unfinished(path, version, finished))
+        last = path / "versions" / finished[-1] if finished else None
+        hint = f"name one that is ({', '.join(finished)}), by --version or, in a spec, by its folder: {last}"
+        raise InputError(unfinished(path, version, hint if finished else ""))
     if version not in finished:
         there = ", ".join(finished) or "none"
         raise InputError(f"{path} has no version '{version}' that is finished; finished: {there}.")
@@ -334,11 +336,8 @@ def finished_of(path: Path, names: Sequence[str]) -> list[str]:
     return [name for name in names if (path / "versions" / name / CARD).is_file()]
 
 
-def unfinished(path: Path, version: str, finished: Sequence[str]) -> str:
-    """What to say and to do about a version of a run that is not finished."""
+def unfinished(path: Path, version: str, instead: str) -> str:
+    """What to say and to do about a version of a run that is not finished; `instead`, where others are, what else."""
     again = shlex.join(["flipguard", "train", str(path / SPEC), "--out", str(path)])
     message = f"{path}: the version '{version}' is not finished: go on with {again}"
-    if not finished:
-        return f"{message}; none is finished yet."
-    last = path / "versions" / finished[-1]
-    return f"{message}, or name one that is ({', '.join(finished)}), by --version or, in a spec, by its folder: {last}."
+    return f"{message}, or {instead}." if instead else f"{message}; none is finished yet."

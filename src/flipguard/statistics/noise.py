@@ -81,9 +81,10 @@ def noise_excess(
 def noise_floor(n: int, sum_c: float, sum_cc: float, copy_rates: ArrayLike, *, confidence: float = 0.95) -> Interval:
     """Interval for the mean negative flip rate of retrained copies: over samples, and over copies, that could be drawn.
 
-    Sums and `copy_rates` as in `noise_excess`, and of its two reaches, which here are of the mean of K draws: z² R, and
-    t²_{K-1} s² / K + z² max(R - w / K, 0), with R the variance of mean(c). With one copy, or without flips, it is the
-    exact interval of the rates that were seen: of other copies one says nothing.
+    Sums and `copy_rates` as in `noise_excess`. The wider of two, at each end. Rows: Clopper-Pearson at the sample size
+    whose rate of flips would have R, the variance of mean(c). Copies: a reach of √(t²_{K-1} s² / K + z² B), with
+    B = max(R - w / K, 0), as in `noise_excess`, here of the mean of K draws. Of other copies one says nothing, and the
+    rows' interval is all.
 
     Two copies with 2 and 4 flips in 100 rows, none on the same row: s² = 0.0002, and t is 12.7.
 
@@ -93,14 +94,18 @@ def noise_floor(n: int, sum_c: float, sum_cc: float, copy_rates: ArrayLike, *, c
     """
     rates = np.asarray(copy_rates, dtype=np.float64)
     copies, mean = rates.size, sum_c / n
-    if copies == 1 or not sum_c:
-        return clopper_pearson(sum_c, n, confidence=confidence)
-    spread = float(np.var(rates, ddof=1))
     rows = max(sum_cc - n * mean**2, 0.0) / (n - 1) / n
+    size = mean * (1.0 - mean) / rows if copies > 1 and rows > 0 else float(n)
+    exact = clopper_pearson(mean * size, size, confidence=confidence)
+    if copies == 1:
+        return exact
+    spread = float(np.var(rates, ddof=1))
     within = max((sum_c - sum_cc) / n * copies / (copies - 1) - spread, 0.0) / n
-    parts = ((0.0, rows), (spread / copies, max(rows - within / copies, 0.0)))
-    reach = max(_reach(tail(confidence), between, row, copies) for between, row in parts)
-    return Interval(as_result(max(mean - reach, 0.0)), as_result(min(mean + reach, 1.0)))
+    reach = _reach(tail(confidence), spread / copies, max(rows - within / copies, 0.0), copies)
+    return Interval(
+        as_result(min(max(mean - reach, 0.0), float(exact.low))),
+        as_result(max(min(mean + reach, 1.0), float(exact.high))),
+    )
 
 
 def _reach(upper_tail: float, between: float, rows: float, copies: int) -> float:

@@ -78,8 +78,8 @@ def noise_sentence(noise: Noise | None) -> str:
     excess = noise.excess
     points = percent(abs(float(excess)), unit=" points")
     if noise.p is None:
-        more = "more" if float(excess) > 0 else "fewer"
-        return f"{floor}: this update flips {points} {more}, which one copy cannot tell from one more retraining."
+        more = f"{points} more" if float(excess) > 0 else f"{points} fewer" if float(excess) < 0 else "as much"
+        return f"{floor}: this update flips {more}, which one copy cannot tell from one more retraining."
     if noise.exceeds:
         return f"{floor}: this update flips {points} more than that ({said_p(noise.p)})."
     if excess.high is not None and excess.high < 0:
