@@ -50,6 +50,14 @@ def test_branches_that_inherit_from_pretrained_encoders_in_words_are_their_runs(
         f"for {costs[0]} trainings instead of {costs[1]}."
     ) in text
     assert f"is not told from it (error p = {p(heir, error)}, relative NFR p = {p(heir, relative)})" in text
+    others = [rows[name] for name in ("kd", "fd_kl", "elodi_long")]
+    told = [p(other, relative) for other in others]
+    assert f"(p = {told[0]} and {told[1]}) or from `elodi_long`'s ({told[2]})" in text
+    assert all(ours < other.cells[relative].mean for other in others)
+    for cheap in others[:2]:
+        assert plain - cheap.cells[relative].mean >= 0.9 * (plain - theirs)
+        assert cheap.cells[error].mean <= elodi.cells[error].mean
+        assert f"{cheap.training_cost:.1f}" == "1.1"
     assert f"{share} {flips.split(';')[0]}) at {errors[0]} % error where ELODI from the same four has" in page
     assert f"{errors[1]}, for {costs[0]} trainings instead of {costs[1]}" in page
     # What was wanted of it.
