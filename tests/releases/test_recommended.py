@@ -321,7 +321,8 @@ def test_a_pool_does_what_was_chosen_and_tells_it(small: Make, tmp_path: Path) -
     train_on(Here, spec, tmp_path / "run", listener=heard)
     assert heard.told == list(run_of(spec).notes)
     for seed in (0, 1):
-        assert names(spec, tmp_path / f"run/seed_{seed}") == ["elodi", "scion"]
+        one = spec.model_copy(update={"seed": seed})
+        assert names(one, tmp_path / f"run/seed_{seed}") == ["elodi", "scion"]
         assert len(list((tmp_path / f"run/seed_{seed}/members").iterdir())) == 6 // 2
     assert train(spec, tmp_path / "run").found
 

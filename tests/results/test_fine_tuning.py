@@ -1,5 +1,6 @@
 """What pretrained encoders do, in words, is what their runs did."""
 
+import numpy as np
 from held import ROOT, rows_of, section
 
 from flipguard.bench.tables import Row, paired_p, read_table
@@ -112,3 +113,53 @@ def test_growth_with_fine_tuning_in_words_is_its_runs() -> None:
                 t[c] for t, c in ((grown, f"full_elodi.{seed}.0.{side}"), (tuned, f"elodi.{seed}.0.{side}"))
             )
             assert ours.to_pylist() == theirs.to_pylist()
+
+
+def test_eight_members_of_pretrained_encoders_in_words_are_their_runs() -> None:
+    rows = {row.name: row for row in rows_of("clinc_tuned")}
+    text, eight = section("MiniLM fine-tuned on a fifth of CLINC-150"), rows["elodi_8"]
+    error, relative, flips = "error_rate_new", "relative_negative_flip_rate", "negative_flip_rate"
+    assert eight.seeds == (1, 2)
+
+    def mean(name: str, cell: str) -> float:
+        return float(np.mean([rows[name].cells[cell].values[seed] for seed in eight.seeds]))
+
+    def both(name: str) -> str:
+        return f"{100 * mean(name, error):.2f} and {100 * mean(name, relative):.1f}"
+
+    def share(name: str) -> float:
+        plain = mean("none", relative)
+        return 100 * (plain - mean(name, relative)) / (plain - mean("elodi_8", relative))
+
+    costs = {name: f"{row.training_cost:.1f}" for name, row in rows.items()}
+    assert (
+        f"No treatment has {both('none')}, ELODI from eight {both('elodi_8')} (from four {both('elodi')}) for "
+        f"{costs['elodi_8']} trainings."
+    ) in text
+    assert f"has {both('scion_8')} for {costs['scion_8']}, {share('scion_8'):.0f} % of that cut, and `heir_8`" in text
+    assert f"`heir_8` {both('heir_8')} for {costs['heir_8']}, {share('heir_8'):.0f} %; both have less error" in text
+    for seed in eight.seeds:
+        better = rows["heir_8"].cells[flips].values[seed] < eight.cells[flips].values[seed]
+        assert better
+        for name in ("scion_8", "heir_8"):
+            assert rows[name].cells[error].values[seed] < eight.cells[error].values[seed]
+    four = f"a first release of {costs['elodi']} trainings, `scion` has {share('scion'):.0f} % ({both('scion')})"
+    assert f"{four} and `heir` {share('heir'):.0f} % ({both('heir')})" in text
+    ends = [f"{100 * mean(name, error):.2f}" for name in ("kd", "fd_kl")]
+    assert f"have {share('kd'):.0f} and {share('fd_kl'):.0f} % at {' and '.join(ends)}, for {costs['kd']}." in text
+    page = (ROOT / "docs/methods/scion.md").read_text()
+    cut = [f"{100 * mean(name, relative):.1f}" for name in ("scion_8", "elodi_8", "none")]
+    ours, theirs = (f"{100 * mean(name, error):.2f}" for name in ("scion_8", "elodi_8"))
+    assert (
+        f"{share('scion_8'):.0f} % of the cut ({cut[0]}, ELODI {cut[1]}, no treatment {cut[2]}) at {ours} % error where "
+        f"ELODI has {theirs}, for {costs['scion_8']} trainings instead of {costs['elodi_8']}; `kd` and `fd_kl` have "
+        f"{share('kd'):.0f} and {share('fd_kl'):.0f} % of that."
+    ) in page
+    # What was wanted of them, by their means.
+    for name in ("scion_8", "heir_8", "scion", "heir"):
+        assert rows[name].training_cost <= 3
+        assert share(name) >= 90
+        assert mean(name, error) <= mean("elodi_8", error)
+    assert max(share("kd"), share("fd_kl")) < 90
+    fewer = 100 * (1 - mean("elodi_8", flips) / mean("none", flips))
+    assert f"with as many it is {fewer:.0f} % here, on two seeds" in text
