@@ -29,7 +29,11 @@ def networks() -> Iterator[tuple[str, nn.Module, Tensor]]:
     layer = nn.TransformerEncoderLayer(128, 4, 256, batch_first=True)
     yield "transformer, 48 tokens", nn.TransformerEncoder(layer, 2), torch.randn(4096, 48, 128)
     yield "perceptron", build_model("mlp", classes=10, hidden=[128]), torch.randn(65536, 64)
-    yield "perceptron, wide rows", build_model("mlp", classes=10, hidden=[512]), torch.randn(4096, 10000)
+    yield (
+        "perceptron, wide rows",
+        build_model("mlp", classes=10, hidden=[512], input_size=10000),
+        torch.randn(4096, 10000),
+    )
 
 
 @torch.inference_mode()

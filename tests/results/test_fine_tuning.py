@@ -149,12 +149,11 @@ def test_eight_members_of_pretrained_encoders_in_words_are_their_runs() -> None:
     assert f"have {share('kd'):.0f} and {share('fd_kl'):.0f} % at {' and '.join(ends)}, for {costs['kd']}." in text
     page = (ROOT / "docs/methods/scion.md").read_text()
     cut = [f"{100 * mean(name, relative):.1f}" for name in ("scion_8", "elodi_8", "none")]
+    part = f"{share('scion_8'):.0f} % of the cut ({cut[0]}, ELODI {cut[1]}, no treatment {cut[2]})"
     ours, theirs = (f"{100 * mean(name, error):.2f}" for name in ("scion_8", "elodi_8"))
-    assert (
-        f"{share('scion_8'):.0f} % of the cut ({cut[0]}, ELODI {cut[1]}, no treatment {cut[2]}) at {ours} % error where "
-        f"ELODI has {theirs}, for {costs['scion_8']} trainings instead of {costs['elodi_8']}; `kd` and `fd_kl` have "
-        f"{share('kd'):.0f} and {share('fd_kl'):.0f} % of that."
-    ) in page
+    prices = f"{costs['scion_8']} trainings instead of {costs['elodi_8']}"
+    others = f"`kd` and `fd_kl` have {share('kd'):.0f} and {share('fd_kl'):.0f} % of that."
+    assert f"{part} at {ours} % error where ELODI has {theirs}, for {prices}; {others}" in page
     # What was wanted of them, by their means.
     for name in ("scion_8", "heir_8", "scion", "heir"):
         assert rows[name].training_cost <= 3
