@@ -217,6 +217,12 @@ def sums(x, copies):
     return (x.size, x.sum(), c.sum(), (x * x).sum(), (c * c).sum(), (x * c).sum(), copies.mean(axis=1))
 
 
+def test_a_noise_floor_needs_rows_and_copies():
+    for n, rates in ((1, [0.5]), (5, []), (5, [[0.5]])):
+        with pytest.raises(InputError, match="noise_floor needs two rows and one copy or more"):
+            st.noise_floor(n, 1.0, 1.0, rates)
+
+
 def test_noise_excess_with_one_copy_is_the_paired_normal_interval():
     rng = np.random.default_rng(0)
     x, copies = (rng.random(1009) < 0.05).astype(float), (rng.random((1, 1009)) < 0.03).astype(float)

@@ -334,6 +334,24 @@ def test_rows_that_a_run_was_trained_on_are_told_of(folder: Path) -> None:
         assert run("predict", "runs/update", "--part", part, "--out", "x.parquet").stderr == ""
 
 
+def test_what_a_run_was_trained_on_may_be_gone_and_that_is_said(folder: Path) -> None:
+    for name, rows in (("a", 11), ("b", 7)):
+        Path(f"{name}.csv").write_text("".join(["u,v,label\n", *(f"{i},{i % 3},{i % 2}\n" for i in range(rows))]))
+    data = {"name": "table", "folder": ".", "train": "a.csv", "test": "b.csv", "features": ["u", "v"]}
+    model = {"model": {"name": "mlp", "hidden": [3], "input_size": 2}}
+    train = {**SPEC["train"], "epochs": 1, "batch_size": 5}
+    Path("t.yaml").write_text(as_yaml({"data": data, "old": model, "new": model, "train": train}))
+    done = run("train", "t.yaml", "--out", "t")
+    assert done.exit_code == 0, done.stderr
+    Path("a.csv").rename("c.csv")
+    other = ("--data", "name=table", "folder=.", "train=c.csv", "test=b.csv", "features=[u,v]")
+    said = run("predict", "t", *other, "--out", "x.parquet")
+    expected = "what this run was trained on is not to be had: whether any of these rows are among it is not known.\n"
+    assert (said.exit_code, said.stderr) == (0, expected)
+    own = run("predict", "t", "--out", "y.parquet")
+    assert_refused(own, "of the run's own data:", "a.csv", "Others are named by --data.")
+
+
 def test_the_schema_of_a_spec_takes_every_recipe(folder: Path) -> None:
     schema = json.loads(run("schema", "train").stdout)
     from flipguard.spec import read_training_spec

@@ -96,3 +96,16 @@ def test_a_split_is_not_denied_where_it_cannot_be_sliced_by(how: str) -> None:
     del new["split"]
     with pytest.raises(InputError, match="neither file has a column 'split'"):
         compare(old, new, **{how: "split"})
+
+
+def test_training_rows_that_are_not_compared_are_none_to_tell_of() -> None:
+    """Those that only one file has are dropped, some are set aside by a list, and some have their split elsewhere."""
+    old, new = pair(["test"] * 19 + ["train"] * 11)
+    fewer = {name: column[:19] for name, column in old.items()}
+    assert told(compare(fewer, new, on_missing="drop")) == []
+    assert told(compare(old, new)) != []
+    scores = [[float(place == said) for place in range(7)] for said in new["prediction"]]
+    old, new = ({**side, "logits": scores, "prediction": new["prediction"]} for side in (old, new))
+    assert told(compare(old, new, calibrate_on=[{"id": old["id"][19:]}])) == []
+    old, new = pair(["train"] * 5 + [None] * 8)
+    assert told(compare({**old, "split": ["val"] * 5 + ["test"] * 8}, new)) == []

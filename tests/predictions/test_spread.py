@@ -76,6 +76,8 @@ def test_what_is_no_score_stays_a_slice() -> None:
     assert read_predictions(whole).slices == ("p_0", "p_2")
     numbers = {"id": [1, 2], "label": [0, 4], "prediction": [4, 0], "p_0": [0.5, 0.2], "p_1": [0.5, 0.8]}
     assert read_predictions(numbers).slices == ("p_0", "p_1")
+    beyond = numbers | {"prediction": [0, 1]}
+    assert read_predictions(beyond).slices == ("p_0", "p_1")
     heads = rows | {"p_cat": [0.9, 0.2, 0.7], "p_fur": [0.9, 0.9, 0.1]}
     assert read_predictions(heads).slices == ("p_cat", "p_fur")
     beside = rows | {"logits": [[1.0, 0.0]] * 3, "p_cat": [0.7, 0.7, 0.7], "p_dog": [0.3, 0.3, 0.3]}

@@ -22,7 +22,7 @@ NUMBERS_AT_ONCE = 64 * 3 * 32 * 32
 def at_once(x: Inputs, device: "torch.device | str") -> int:
     """How many samples a network that is not trained is asked at once: enough to fill a GPU, what a CPU's caches hold.
 
-    On a CPU networks for images and texts answer so many 1.5 to 3 times as fast as 1,024 (`benchmarks/asking.py`).
+    On a CPU networks for images and texts answer so many about twice as fast as 1,024 (`benchmarks/asking.py`).
     Those for rows of a table do not: what they read is mostly weights, once for each pass.
 
     >>> at_once(torch.zeros(5, 3, 32, 32), "cuda"), at_once(torch.zeros(5, 3, 32, 32), "cpu")

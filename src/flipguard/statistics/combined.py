@@ -18,7 +18,8 @@ def combined_shares(
     """Interval for a p + b q, where p and q are the shares of two outcomes of the same n samples and (a, b) `factors`.
 
     Wilson's limits (l, u) of each share, put together as their variances would be, with the correlation of two shares
-    of one multinomial (MOVER; Zou and Donner, Statistics in Medicine 27, 2008). For b < 0 q's limits change places:
+    of one multinomial (MOVER; Zou and Donner, Statistics in Medicine 27, 2008). With a factor below 0 a share's limits
+    change places:
 
         low  = a p + b q - √(A² + B² + 2 s r A B),   A = a (p - l_p),  B = b (q - l_q),
         high = a p + b q + √(A² + B² + 2 s r A B),   A = a (u_p - p),  B = b (u_q - q),

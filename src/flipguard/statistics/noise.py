@@ -93,6 +93,8 @@ def noise_floor(n: int, sum_c: float, sum_cc: float, copy_rates: ArrayLike, *, c
     0.00 0.157 0.157
     """
     rates = np.asarray(copy_rates, dtype=np.float64)
+    if rates.ndim != 1 or rates.size == 0 or n < 2:
+        raise InputError(f"noise_floor needs two rows and one copy or more; got {n} rows and {rates.size} copies.")
     copies, mean = rates.size, sum_c / n
     rows = max(sum_cc - n * mean**2, 0.0) / (n - 1) / n
     size = mean * (1.0 - mean) / rows if copies > 1 and rows > 0 else float(n)
